@@ -4,7 +4,7 @@ their logits, computed in chunks.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, singledispatch
 from typing import Any, NamedTuple
@@ -58,9 +58,6 @@ class FlatBatch(NamedTuple):
 class Divergence(ABC):
     """Computes divergences, and their derivatives, from logits."""
 
-    in_float32 = True
-    """True if half-precision logits must be cast to float32 first."""
-
     @abstractmethod
     def __call__(
         self,
@@ -72,8 +69,7 @@ class Divergence(ABC):
         """Compute the divergence of each row in nats.
 
         Args:
-            logits: logits of the block's columns, float32 or float64 if ``in_float32``;
-                overwritten.
+            logits: logits of the block's columns, float32 or float64; overwritten.
             rows: the rows they belong to.
             derive: whether to write d divergence / d logits into ``logits``.
             read: function to call with the probabilities, which the divergence computes anyway.
@@ -141,7 +137,7 @@ _ALIGNED = 64
 # vocabulary
 _STRIPE = 512
 # Slabs per chunk: a divergence takes one at a time, so that its scratch memory stays in a CPU's
-# cache. One without scratch memory takes the whole chunk, since every slab costs launches on a GPU.
+# cache.
 _SLABS = 8
 
 
@@ -181,11 +177,11 @@ class Gradients(NamedTuple):
         """Return zeros; for parameters at least in float32, since thousands of rows are summed."""
         sum_dtype = torch.promote_types(layer.weight.dtype, torch.float32)
         bias = None if layer.bias is None else torch.zeros_like(layer.bias, dtype=sum_dtype)
-        # contiguous rows for any layout of the matrix: the kernels add to them
-        weight = torch.zeros_like(
-            layer.weight, dtype=sum_dtype, memory_format=torch.contiguous_format
-        )
-        return cls(torch.zeros_like(layer.hidden), weight, bias)
+        # contiguous rows for any layout: the kernels add to them
+        contiguous = torch.contiguous_format
+        hidden = torch.zeros_like(layer.hidden, memory_format=contiguous)
+        weight = torch.zeros_like(layer.weight, dtype=sum_dtype, memory_format=contiguous)
+        return cls(hidden, weight, bias)
 
 
 class Budget(NamedTuple):
@@ -297,19 +293,10 @@ def _add_block(block: Block, work: Work) -> None:
         return  # torch would split it into one empty chunk
     columns = slice(None) if block.columns is None else block.columns
     matrix, offset = columns_of(weight, bias, columns)
-    chunk = budget.rows(len(matrix))
-    # the same number of chunks, of equal size
-    chunk = math.ceil(len(block.rows) / math.ceil(len(block.rows) / chunk))
-    narrow_rows = max(budget.logits // _SLABS // len(matrix), 1)
-    slab = narrow_rows if block.divergence.in_float32 else chunk
-    # one buffer for all chunks, against memory fragmentation
-    space = budget.space(hidden, chunk, len(matrix))
-    for index in block.rows.split(chunk):
-        h = hidden[index]
-        logits = space[: len(index)]
-        multiply(h, matrix, offset, logits)
+    slab = max(budget.logits // _SLABS // len(matrix), 1)
+    for index, h, logits in in_chunks(block.rows, Layer(hidden, matrix, offset), budget):
         for slab_index, narrow in zip(index.split(slab), logits.split(slab), strict=True):
-            logits_of_slab = narrow.to(values.dtype) if block.divergence.in_float32 else narrow
+            logits_of_slab = narrow.to(values.dtype)
             read = (
                 None if block.observe is None else partial(block.observe, block.columns, slab_index)
             )
@@ -322,11 +309,60 @@ def _add_block(block: Block, work: Work) -> None:
         if gradients is None or scale is None:
             continue
         factor = scale[index].to(values.dtype)[:, None]
-        gradients.hidden[index] = ((logits @ matrix) * factor).to(h.dtype)
-        # the factor scales rows of h, not those of the logits, which are wider
-        add_product(gradients.weight, columns, logits.t(), (h * factor).to(h.dtype))
-        if gradients.bias is not None:
-            add_product(gradients.bias[:, None], columns, logits.t(), factor.to(h.dtype))
+        add_gradients(gradients, index, columns, matrix, logits, h, factor)
+
+
+def add_gradients(
+    gradients: Gradients,
+    index: Int64[Tensor, "n"],
+    columns: Tensor | slice,
+    matrix: Float[Tensor, "K D"],
+    slopes: Float[Tensor, "n K"],
+    h: Float[Tensor, "n D"],
+    factor: Float[Tensor, "n 1"] | None,
+) -> None:
+    """Add the gradients of some rows and columns.
+
+    Args:
+        gradients: those of the hidden states are set.
+        index: the rows.
+        columns: the columns.
+        matrix: their part of the output layer.
+        slopes: derivatives with respect to the logits.
+        h: hidden states.
+        factor: factor of each row; None if ``slopes`` has it.
+    """
+    by_hidden = slopes @ matrix
+    by_bias = h.new_ones(len(h), 1)
+    if factor is not None:
+        by_hidden = by_hidden * factor
+        # the factor scales rows of h, not those of the slopes, which are wider
+        h = (h * factor).to(h.dtype)
+        by_bias = factor.to(h.dtype)
+    gradients.hidden[index] = by_hidden.to(h.dtype)
+    add_product(gradients.weight, columns, slopes.t(), h)
+    if gradients.bias is not None:
+        add_product(gradients.bias[:, None], columns, slopes.t(), by_bias)
+
+
+def in_chunks(
+    rows: Int64[Tensor, "n"], layer: Layer, budget: Budget
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield the rows of each chunk, their hidden states, and their logits, in the same memory.
+
+    Args:
+        rows: at least one row of the hidden states.
+        layer: hidden states of all rows, and the columns that these rows need.
+        budget: size of a chunk.
+    """
+    columns = len(layer.weight)
+    # the same number of chunks, of equal size
+    chunk = math.ceil(len(rows) / math.ceil(len(rows) / budget.rows(columns)))
+    # one buffer for all chunks, against memory fragmentation
+    space = budget.space(layer.hidden, chunk, columns)
+    for index in rows.split(chunk):
+        h = layer.hidden[index]
+        yield index, h, multiply(h, layer.weight, layer.bias, space[: len(index)])
 
 
 def columns_of(

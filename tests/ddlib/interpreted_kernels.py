@@ -24,8 +24,9 @@ from ddlib.kernels import gpu
 from ddlib.kernels.fused import FlatBatch
 from ddlib.kernels.gpu import forward_kernel as online
 from ddlib.kernels.gpu import inplace_softmax as row
+from ddlib.kernels.gpu import siblings, vocab_order
 from ddlib.kernels.gpu import tree_plan as ranged
-from ddlib.kernels.gpu import vocab_order
+from ddlib.kernels.gpu.grouped_gemm import Tiles
 from ddlib.kernels.gpu.vocab_order import Order, Ranking, order_of
 from ddlib.objective.training import LossOptions
 from ddlib.testing import strategies
@@ -53,13 +54,19 @@ def served(monkeypatch):
     """As if the CPU were a GPU, in tiles that a small vocabulary fills more than once."""
     monkeypatch.setattr(gpu, "usable", lambda device, dtype: dtype != F64)
     monkeypatch.setattr(online, "default_tiles", lambda hidden: SMALL)
-    monkeypatch.setattr(row, "COLUMNS", 32)
+    for name in ("HELD", "REST", "INNER"):
+        monkeypatch.setattr(row, name, 16)
+    monkeypatch.setattr(siblings, "TILES", Tiles(tokens=4, columns=8, depth=8, warps=4, stages=1))
     monkeypatch.setattr(vocab_order, "EXTRA", 40)  # some states share a product, others do not
 
 
 @every
 @pytest.mark.parametrize("mode", ["standard", "hard", "edges"])
-def test_values_and_gradients(process, mode):
+@pytest.mark.parametrize("grouped", [False, True])
+def test_values_and_gradients(process, mode, grouped, monkeypatch):
+    if grouped:  # level 1 always
+        monkeypatch.setattr(vocab_order, "EXTRA", -1)
+        monkeypatch.setattr(vocab_order, "SPARSE", 0)
     layer, noisy = batch(process)
     agree_with_float64(process, layer, noisy, mode=mode)
 
@@ -123,7 +130,7 @@ def test_excluded_tokens():
 @pytest.mark.parametrize("kernel", ["online", "row"])
 def test_nan_is_not_lost(kernel, monkeypatch):
     if kernel == "online":
-        monkeypatch.delattr(row.InPlace, "__call__")  # without gradients it is not called
+        monkeypatch.delattr(ranged, "overwrite")  # without gradients it is not called
     process = MANY["clusters"]
     layer, (x, z, t) = batch(process)
     z = torch.full_like(z, process.num_states - 1)
@@ -179,12 +186,105 @@ def test_however_evaluation_is_cut(tiles, name, monkeypatch):
     close([ours], [exact(process, layer, noisy)[0]], 2e-5)
 
 
-@pytest.mark.parametrize("columns", [1, 2, 64, 256])
-def test_however_rows_are_cut(columns, monkeypatch):
-    monkeypatch.setattr(row, "COLUMNS", columns)
-    process = MANY["wide"] if columns > 2 else MANY["clusters"]
+@pytest.mark.parametrize("held", [1, 2, 64, 256])
+@pytest.mark.parametrize("rest", [1, 2, 64])
+def test_however_rows_are_cut(held, rest, monkeypatch):
+    monkeypatch.setattr(row, "HELD", held)
+    monkeypatch.setattr(row, "REST", rest)
+    monkeypatch.setattr(row, "INNER", rest)
+    process = MANY["wide"] if held * rest > 4 else MANY["clusters"]
     layer, noisy = batch(process, rows=3)
     agree_with_float64(process, layer, noisy)
+
+
+@settings(max_examples=examples(40))
+@given(
+    st.integers(1, 150),
+    st.integers(0, 70),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    st.sampled_from([1.0, -3e-3, 1e3]),
+    st.integers(0, 99),
+)
+def test_rows_become_derivatives_within_the_rounding_of_their_dtype(
+    width, start, dtype, scale, seed
+):
+    """Spans of rows drawn, factors drawn with zeros, which are those of ignored rows.
+
+    An exponential of float32 has a relative error of 2^-22 (1 + |z - LSE|), and a sum of K of them
+    one of K 2^-24 at most; the result is rounded once more, to the dtype of the logits.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    count = 5
+    spans = torch.randint(width + 1, (4, count), generator=generator).sort(0).values
+    spans[3] = torch.maximum(spans[3], spans[0] + 1).clamp_max(width)
+    spans[0] = torch.minimum(spans[0], spans[3] - 1)
+    spans[1] = spans[1].clamp(spans[0], spans[3] - 1)
+    spans[2] = torch.maximum(spans[2], spans[1] + 1)
+    logits = (torch.randn(count, width, generator=generator) * 4).to(dtype)
+    factor = torch.randn(count, generator=generator) * scale
+    factor[0] = 0
+    place = torch.arange(width)
+    low, inner_low, inner_high, high = spans[..., None]
+    wide = logits.double()
+    outer = wide.masked_fill((place < low) | (place >= high), -torch.inf)
+    inner = wide.masked_fill((place < inner_low) | (place >= inner_high), -torch.inf)
+    whole, part = outer.softmax(1), inner.softmax(1)
+    slopes = factor.double()[:, None] * (whole - part)
+    nats = outer.logsumexp(1) - inner.logsumexp(1)
+    words = torch.arange(count)
+    bounds = (spans + start).to(torch.int32)
+    ours = row.overwrite(logits, words, factor, start, bounds[[0, 3]], bounds[[1, 2]])
+    relative = 2**-22 * (1 + (wide - wide.mean()).abs().max()) + width * 2**-24
+    close([ours], [nats], float(relative) * 4)
+    smallest = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps  # of subnormal numbers
+    bound = torch.finfo(dtype).eps * slopes.abs() + smallest
+    bound += relative * 4 * factor.abs()[:, None] * (whole + part)
+    assert ((logits.double() - slopes).abs() <= bound).all()
+    assert not logits[0].any()
+
+
+@settings(max_examples=examples(10))
+@given(
+    strategies.hierarchies(max_depth=3, max_words=23),
+    st.integers(0, 99),
+    st.sampled_from([1, 40, 1 << 22]),
+    st.sampled_from([0, 2, 1e9]),
+)
+def test_ignored_rows_and_factors_as_without_the_kernels(hierarchy, seed, extra, sparse):
+    process = dd.processes.Hierarchical(hierarchy, dd.schedules.Linear())
+    layer, (x, z, t) = batch(process, seed=seed, rows=5, length=3, dim=5)
+    generator = torch.Generator().manual_seed(seed)
+    scale = torch.randn(x.shape, generator=generator)
+    mask = torch.rand(x.shape, generator=generator) > 0.3
+    options = dict(mask=mask, weighting=dd.weightings.Clip(5.0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vocab_order, "EXTRA", extra)
+        patch.setattr(vocab_order, "SPARSE", sparse)
+        ours, values = dd.summed_loss(process, dd.Hidden(*layer), x, z, t, scale, **options)
+        gradients = torch.autograd.grad(ours, layer)
+    wide = [p.detach().to(F64).requires_grad_() for p in layer]
+    twin, expected = dd.summed_loss(process, dd.Hidden(*wide), x, z, t, scale, **options)
+    close([ours, values], [twin, expected], 2e-5)
+    close(gradients, torch.autograd.grad(twin, wide), 2e-5)
+    assert not gradients[0][~mask].any()
+
+
+def test_rows_of_small_clusters_need_no_other_logits(monkeypatch):
+    """Each row in a cluster of 18 or 19 tokens, all by four kernels; the mask's by products."""
+    monkeypatch.setattr(vocab_order, "EXTRA", 100)
+    monkeypatch.setattr(vocab_order, "SPARSE", 1)
+    process = MANY["wide"]
+    x = torch.arange(16) * 8
+    z = 131 + x % 7
+    z[0] = 138
+    rows = FlatBatch(x, z, torch.full((16,), 0.5, dtype=F64))
+    ranking = Ranking(Order(process.hierarchy, 2, hard=False), rows)
+    segments, grouped = ranking.products
+    assert grouped == 15 and [segment.tokens for segment in segments] == [1]
+    part = ranged.Ranged(ranking)
+    ((families, groups),) = part.clusters[0].levels
+    assert len(groups.token) == 15 and families.widest == 19
+    assert sorted(groups.token.tolist()) == list(range(1, 16))
 
 
 def test_strided_hidden_states_and_transposed_matrix():
@@ -251,7 +351,7 @@ def test_a_planned_loss_is_the_loss(process, monkeypatch):
     expected = loss(None)
     monkeypatch.setattr("ddlib.kernels.api.plan", None)
     assert all(map(torch.equal, loss(planned), expected))
-    monkeypatch.setattr(Order, "segments", None)  # read when the loss was planned
+    monkeypatch.setattr(Order, "products", None)  # read when the loss was planned
     assert all(map(torch.equal, loss(planned), expected))
 
 
@@ -267,7 +367,8 @@ def test_the_order_is_computed_once_for_a_hierarchy_and_device():
 
 @pytest.mark.parametrize("hard", [False, True])
 @pytest.mark.parametrize("name", ["masked", "clusters", "four-levels", "xi-above"])
-def test_segments_are_the_tokens_in_order(name, hard):
+def test_segments_are_the_tokens_in_order(name, hard, monkeypatch):
+    monkeypatch.setattr(vocab_order, "SPARSE", 1e9)
     process = MANY[name]
     _, (x, z, t) = batch(process, rows=40)
     rows = FlatBatch(x.flatten(), z.flatten(), t.repeat_interleave(x.shape[1]))
@@ -279,7 +380,7 @@ def test_segments_are_the_tokens_in_order(name, hard):
     index = ranking.index
     level = order.level(rows)
     first = 0
-    for segment in ranking.segments:
+    for segment in ranking.products.segments:
         for token in index[first : first + segment.tokens].tolist():
             low, high, inner_low, inner_high = (int(bound[token]) for bound in spans)
             assert segment.low <= low <= inner_low < inner_high <= high <= segment.high
@@ -294,14 +395,15 @@ def test_states_share_a_product_until_it_has_too_many_logits_without_effect(
     monkeypatch, extra, number
 ):
     monkeypatch.setattr(vocab_order, "EXTRA", extra)
+    monkeypatch.setattr(vocab_order, "SPARSE", 1e9)
     hierarchy = MANY["wide"].hierarchy  # clusters of 18 or 19 words
     z = torch.tensor(
         [131, 132, 133, 134, 135, 136, 137, 138]
     )  # a row in each cluster, and one mask
     rows = FlatBatch(torch.arange(8) % 7, z, torch.full((8,), 0.5, dtype=F64))
     order = Order(hierarchy, 2, hard=False)
-    found = Ranking(order, rows).segments
-    assert len(found) == number and sum(segment.tokens for segment in found) == 8
+    found, grouped = Ranking(order, rows).products
+    assert grouped == 0 and len(found) == number and sum(segment.tokens for segment in found) == 8
 
 
 @pytest.mark.parametrize("name", ["masked", "clusters", "four-levels"])

@@ -15,9 +15,9 @@ from ddlib.kernels import gpu
 from ddlib.utils import triton_kernels
 
 COMPILE = """
-import sys, torch, ddlib
+import re, subprocess, sys, torch, ddlib
 assert "triton" not in sys.modules
-from triton import compile
+from triton import compile, knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from ddlib.kernels.gpu import forward_kernel, grouped_gemm, inplace_softmax
@@ -29,27 +29,35 @@ constants = dict(
     HAS_BIAS=True, EVEN=True, PRECISION="ieee", SPLITS=4, BT=tiles.rows, BV=tiles.columns, BD=tiles.depth
 )
 wide = dict.fromkeys(("WORDS", "INDEX", "WORD"), "*i64") | dict.fromkeys(("H", "W", "BIAS", "Z"), "*bf16")
-wide["OUT"] = "*fp32"
-for kernel, constant in ((forward_kernel._sums, constants), (inplace_softmax._row, dict(BV=inplace_softmax.COLUMNS))):
+wide |= dict.fromkeys(("OUT", "FACTOR"), "*fp32")
+row = dict(BV=inplace_softmax.HELD, BR=inplace_softmax.REST, BI=inplace_softmax.INNER)
+warps = {forward_kernel._sums: tiles.warps, inplace_softmax._row: 32}
+for kernel, constant in (
+    (forward_kernel._sums, constants),
+    (inplace_softmax._row, row | dict(WHOLE=True)),
+    (inplace_softmax._row, row | dict(WHOLE=False)),
+):
     types = {
         name: "constexpr" if name in constant else wide.get(name, "*i32" if name.isupper() and len(name) > 1 else "i32")
         for name in kernel.arg_names
     }
     found = [(i,) for i, kind in enumerate(types.values()) if kind.startswith("*")]
     source = ASTSource(kernel, types, constant, dict.fromkeys(found, [["tt.divisibility", 16]]))
-    options = dict(num_warps=tiles.warps, num_stages=tiles.stages, enable_fp_fusion=True)
+    options = dict(num_warps=warps[kernel], num_stages=tiles.stages, enable_fp_fusion=True)
     made = compile(source, GPUTarget("cuda", 90, 32), options)
-    print(kernel.__name__, len(made.asm["cubin"]) > 0, made.metadata.shared, "wgmma" in made.asm["ptx"])
+    open(sys.argv[1], "wb").write(made.asm["cubin"])
+    command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", sys.argv[1]]
+    usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (stack,) = re.findall(r"STACK:(\\d+)", usage)
+    print(kernel.__name__, stack, made.metadata.shared, "wgmma" in made.asm["ptx"])
 cut = grouped_gemm.Tiles()
 constants = dict(
-    HAS_BIAS=True, PRECISION="ieee", BT=cut.tokens, BV=cut.columns, BD=cut.depth, DERIVE=True
+    HAS_BIAS=True, PRECISION="ieee", BT=cut.tokens, BV=cut.columns, BD=cut.depth
 )
-long = ("COLUMNS", "TOKEN", "OWN", "FAMILY", "TILE_FAMILY", "TILE_TOKEN", "START", "FIRST")
+long = ("COLUMNS", "TOKEN", "TILE_FAMILY", "TILE_TOKEN", "START", "FIRST")
 wide = dict.fromkeys(long, "*i64") | dict.fromkeys(("H", "W"), "*bf16")
-for kernel in (grouped_gemm._logits, grouped_gemm._slopes, grouped_gemm._by_hidden, grouped_gemm._by_weight):
+for kernel in (grouped_gemm._logits, grouped_gemm._by_hidden, grouped_gemm._by_weight):
     given = {name: value for name, value in constants.items() if name in kernel.arg_names}
-    if kernel is grouped_gemm._slopes:
-        given["BV"] = 4096
     types = {
         name: "constexpr" if name in given else wide.get(name, "i32" if name == "D" or name.islower() else "*fp32")
         for name in kernel.arg_names
@@ -99,17 +107,17 @@ def test_logic_in_the_interpreter(pytestconfig, of, least):
 
 
 def test_kernels_compile_for_a_gpu(tmp_path):
-    """To machine code of an H200, on its tensor cores, in the shared memory it has.
+    """To machine code of an H200, on its tensor cores, in the shared memory and registers it has.
 
     Ddlib alone imports no Triton.
     """
-    output = python("-c", COMPILE, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0").split("\n")
-    (_, made, shared, tensor_cores), (_, row_made, _, _) = (line.split() for line in output[:2])
-    assert made == row_made == tensor_cores == "True" and 0 < int(shared) <= 227 * 1024
-    for name, made, shared, tensor_cores in (line.split() for line in output[2:6]):
-        assert (
-            made == "True" and int(shared) <= 227 * 1024 and tensor_cores == str(name != "_slopes")
-        )
+    arguments = ("-c", COMPILE, str(tmp_path / "cubin"))
+    output = python(*arguments, TRITON_CACHE_DIR=str(tmp_path), TRITON_INTERPRET="0").split("\n")
+    (_, _, shared, tensor_cores), *rows = (line.split() for line in output[:3])
+    assert tensor_cores == "True" and 0 < int(shared) <= 227 * 1024
+    assert [(name, stack) for name, stack, _, _ in rows] == [("_row", "0")] * 2  # nothing spilt
+    for name, made, shared, tensor_cores in (line.split() for line in output[3:6]):
+        assert made == tensor_cores == "True" and int(shared) <= 227 * 1024, name
     philox = [f"{name} True" for name in ("_words", "_uniforms", "_scrambled") for _ in range(2)]
     assert output[6:12] == philox
 

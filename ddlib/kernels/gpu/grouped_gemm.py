@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import triton.language as tl
 
-from ddlib.kernels.gpu.inplace_softmax import online_softmax
 from ddlib.utils.triton_kernels import kernel
 
 
@@ -89,47 +88,13 @@ def _logits(
 
 
 @kernel
-def _slopes(
-    Z: tl.tensor,
-    OWN: tl.tensor,
-    FAMILY: tl.tensor,
-    START: tl.tensor,
-    OUT: tl.tensor,
-    base: tl.tensor,
-    z_stride: tl.tensor,
-    DERIVE: tl.constexpr,
-    BV: tl.constexpr,
-) -> None:
-    """OUT[token - base] = LSE - target logit.
-
-    Z[token - base] becomes the softmax minus one at the target child.
-    """
-    token = base + tl.program_id(0)
-    family = tl.load(FAMILY + token)
-    size = tl.load(START + family + 1) - tl.load(START + family)
-    target = tl.load(OWN + token)
-    Z += tl.program_id(0).to(tl.int64) * z_stride
-    m = tl.full((), float("-inf"), tl.float32)
-    s = tl.zeros((), tl.float32)
-    for begin in range(0, size, BV):
-        v = begin + tl.arange(0, BV)
-        m, s = online_softmax(tl.load(Z + v, mask=v < size, other=float("-inf")), m, s)
-    lse = tl.where(size > 0, m + tl.log(tl.where(size > 0, s, 1.0)), 0.0)
-    target_logit = tl.where(size > 0, tl.load(Z + target), 0.0)  # the empty family has no logits
-    tl.store(OUT + tl.program_id(0), lse - target_logit)
-    if DERIVE:
-        for begin in range(0, size, BV):
-            v = begin + tl.arange(0, BV)
-            z = tl.load(Z + v, mask=v < size, other=float("-inf"))
-            tl.store(Z + v, tl.exp(z - lse) - tl.where(v == target, 1.0, 0.0), mask=v < size)
-
-
-@kernel
 def _by_hidden(
     Z: tl.tensor,
     W: tl.tensor,
     COLUMNS: tl.tensor,
-    SLOPE: tl.tensor,
+    TOKEN: tl.tensor,
+    FACTOR: tl.tensor,
+    INTO: tl.tensor,
     TILE_FAMILY: tl.tensor,
     TILE_TOKEN: tl.tensor,
     START: tl.tensor,
@@ -143,7 +108,7 @@ def _by_hidden(
     BV: tl.constexpr,
     BD: tl.constexpr,
 ) -> None:
-    """SLOPE[token] = Z W, in float32."""
+    """INTO[row] += FACTOR[row] Z W; each row is in one tile."""
     low, size, token, valid = _place(TILE_FAMILY, TILE_TOKEN, START, FIRST, BT)
     d = tl.program_id(1) * BD + tl.arange(0, BD)
     total = tl.zeros((BT, BD), tl.float32)
@@ -158,11 +123,12 @@ def _by_hidden(
         )
         a = tl.load(at, mask=valid[:, None] & (v[None, :] < size), other=0.0).to(b.dtype)
         total = tl.dot(a, b, total, input_precision=PRECISION)
-    tl.store(
-        SLOPE + (token - base).to(tl.int64)[:, None] * D + d[None, :],
-        total,
-        mask=valid[:, None] & (d[None, :] < D),
-    )
+    factor = tl.load(FACTOR + token - base, mask=valid, other=0.0)
+    row = tl.load(TOKEN + token, mask=valid, other=0).to(tl.int64)
+    into = INTO + row[:, None] * D + d[None, :]
+    inside = valid[:, None] & (d[None, :] < D)
+    total = tl.load(into, mask=inside, other=0.0).to(tl.float32) + total * factor[:, None]
+    tl.store(into, total.to(INTO.dtype.element_ty), mask=inside)
 
 
 @kernel

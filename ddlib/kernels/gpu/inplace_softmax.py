@@ -5,16 +5,19 @@ the derivatives.
 import torch
 import triton
 import triton.language as tl
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
-from ddlib.kernels.fused import Divergence, FlatBatch, Reader
 from ddlib.utils.triton_kernels import kernel
 
-COLUMNS = 4096
-"""Number of logits of a row that a program loads at a time; other numbers were not tried on
-a GPU.
+HELD = 32768
+"""Number of logits of a row that a program holds in registers: with 32 warps the most without
+spills, whether they have 16 or 32 bits.
 """
+REST = 4096
+"""Number of the other logits that a program loads at a time."""
+INNER = 1024
+"""The same for an inner span."""
 
 
 @kernel
@@ -27,9 +30,27 @@ def online_softmax(z: tl.tensor, largest: tl.tensor, total: tl.tensor) -> tl.ten
 
 
 @kernel
+def _store(
+    Z: tl.tensor,
+    v: tl.tensor,
+    z: tl.tensor,
+    outer: tl.tensor,
+    factor: tl.tensor,
+    inner_low: tl.tensor,
+    inner_high: tl.tensor,
+    K: tl.tensor,
+) -> None:
+    """Overwrite logits outside of the inner span by the factor times p over the outer span."""
+    slope = factor * tl.exp(z.to(tl.float32) - outer)
+    outside = (v < K) & ((v < inner_low) | (v >= inner_high))
+    tl.store(Z + v, slope.to(Z.dtype.element_ty), mask=outside)
+
+
+@kernel
 def _row(
     Z: tl.tensor,
     WORD: tl.tensor,
+    FACTOR: tl.tensor,
     OUTER_LOW: tl.tensor,
     OUTER_HIGH: tl.tensor,
     INNER_LOW: tl.tensor,
@@ -38,89 +59,100 @@ def _row(
     K: tl.tensor,
     start: tl.tensor,
     row_stride: tl.tensor,
+    WHOLE: tl.constexpr,
     BV: tl.constexpr,
+    BR: tl.constexpr,
+    BI: tl.constexpr,
 ) -> None:
-    """Z[row] becomes p over the row's outer span minus p over its inner span.
+    """Z[row] becomes FACTOR[row] times p over the row's outer span minus p over its inner span.
 
-    The first column has place ``start``.
+    The first column has place ``start``. The first BV logits stay in registers between the sum and
+    the derivatives. The others, none if ``WHOLE``, are read again, from a cache: a row has 100 KB
+    where V = 50,304. So is the inner span.
     """
     row = tl.program_id(0).to(tl.int64)
     Z += row * row_stride
     word = tl.load(WORD + row)
     low = tl.load(OUTER_LOW + word) - start
     high = tl.load(OUTER_HIGH + word) - start
+    if low >= high:
+        tl.store(OUT + row, 0.0)
+        return
     inner_low = tl.load(INNER_LOW + word) - start
     inner_high = tl.load(INNER_HIGH + word) - start
-    m = tl.full((), float("-inf"), tl.float32)
-    s = tl.zeros((), tl.float32)
-    inner_m = m
-    inner_s = s
-    for first in range(0, K, BV):
-        v = first + tl.arange(0, BV)
-        z = tl.load(Z + v, mask=(v >= low) & (v < high), other=float("-inf")).to(tl.float32)
-        m, s = online_softmax(z, m, s)
-        if (first < inner_high) & (first + BV > inner_low):
-            z = tl.where((v >= inner_low) & (v < inner_high), z, float("-inf"))
-            inner_m, inner_s = online_softmax(z, inner_m, inner_s)
-    outer = m + tl.log(s)
+    inner_m = tl.full((), float("-inf"), tl.float32)
+    inner_s = tl.zeros((), tl.float32)
+    for first in range(inner_low, inner_high, BI):
+        i = first + tl.arange(0, BI)
+        z = tl.load(Z + i, mask=i < inner_high, other=float("-inf")).to(tl.float32)
+        inner_m, inner_s = online_softmax(z, inner_m, inner_s)
     inner = inner_m + tl.log(inner_s)
+    v = tl.arange(0, BV)
+    held = tl.load(Z + v, mask=(v >= low) & (v < high), other=float("-inf"))
+    m = tl.full((), float("-inf"), tl.float32)
+    m, s = online_softmax(held.to(tl.float32), m, tl.zeros((), tl.float32))
+    if not WHOLE:
+        for first in range(BV, K, BR):
+            u = first + tl.arange(0, BR)
+            z = tl.load(Z + u, mask=(u >= low) & (u < high), other=float("-inf")).to(tl.float32)
+            m, s = online_softmax(z, m, s)
+    outer = m + tl.log(s)
     tl.store(OUT + row, outer - inner)
-    for first in range(0, K, BV):
-        v = first + tl.arange(0, BV)
-        z = tl.load(Z + v, mask=(v >= low) & (v < high), other=float("-inf")).to(tl.float32)
-        slope = tl.exp(z - outer)
-        if (first < inner_high) & (first + BV > inner_low):
-            slope -= tl.exp(tl.where((v >= inner_low) & (v < inner_high), z - inner, float("-inf")))
-        tl.store(Z + v, slope.to(Z.dtype.element_ty), mask=v < K)
+    factor = tl.load(FACTOR + row)
+    _store(Z, v, held, outer, factor, inner_low, inner_high, K)
+    if not WHOLE:
+        for first in range(BV, K, BR):
+            u = first + tl.arange(0, BR)
+            z = tl.load(Z + u, mask=(u >= low) & (u < high), other=float("-inf"))
+            _store(Z, u, z, outer, factor, inner_low, inner_high, K)
+    for first in range(inner_low, inner_high, BI):
+        i = first + tl.arange(0, BI)
+        z = tl.load(Z + i, mask=i < inner_high, other=float("-inf")).to(tl.float32)
+        slope = factor * (tl.exp(z - outer) - tl.exp(z - inner))
+        tl.store(Z + i, slope.to(Z.dtype.element_ty), mask=i < inner_high)
 
 
-class InPlace(Divergence):
-    """LSE over the outer span of each row's token minus LSE over its inner span, for logits of any
-    dtype.
+def overwrite(
+    logits: Float[Tensor, "n K"],
+    words: Int64[Tensor, "n"],
+    factor: Float[Tensor, "n"],
+    start: int,
+    outer: Int[Tensor, "2 V"],
+    inner: Int[Tensor, "2 V"],
+) -> Float[Tensor, "n"]:
+    """Compute LSE over the outer span of each row's token minus LSE over its inner span.
 
-    Sums are accumulated in float32. Columns outside of the outer span have derivative 0.
+    0, and no derivatives, for a row with an empty outer span. Sums are accumulated in float32.
 
     Args:
+        logits: of any dtype; become the derivatives times the factor, 0 outside of the outer span.
+        words: token of each row.
+        factor: float32 factor of each row's derivatives.
         start: place of the first column.
         outer: (2, V) int32, first place and last place + 1 of the tokens under the state of a row
             with this token.
         inner: (2, V) int32, first place and last place + 1 of the tokens that share each token's
             ancestor below the state.
     """
-
-    in_float32 = False
-
-    def __init__(self, start: int, outer: Int[Tensor, "2 V"], inner: Int[Tensor, "2 V"]) -> None:
-        self.start = start
-        self.outer = outer
-        self.inner = inner
-
-    def __call__(
-        self,
-        logits: Float[Tensor, "n K"],
-        rows: FlatBatch,
-        derive: bool,
-        read: Reader | None = None,
-    ) -> Float[Tensor, "n"]:
-        """Compute divergences and write derivatives into ``logits``, for any ``derive``.
-
-        Used only in training.
-
-        Log-probabilities are not read: the kernel keeps none.
-        """
-        values = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
-        with torch.cuda.device_of(logits):
-            _row[(len(logits),)](
-                logits,
-                rows.x,
-                *self.outer,
-                *self.inner,
-                values,
-                logits.shape[1],
-                self.start,
-                logits.stride(0),
-                BV=min(triton.next_power_of_2(logits.shape[1]), COLUMNS),
-                num_warps=8,
-                enable_fp_fusion=True,
-            )
-        return values.clamp_min_(0)  # rounding
+    values = torch.empty_like(factor)
+    columns = logits.shape[1]
+    held = min(triton.next_power_of_2(columns), HELD)
+    with torch.cuda.device_of(logits):
+        _row[(len(logits),)](
+            logits,
+            words,
+            factor,
+            *outer,
+            *inner,
+            values,
+            columns,
+            start,
+            logits.stride(0),
+            WHOLE=columns <= held,
+            BV=held,
+            BR=REST,
+            BI=INNER,
+            num_warps=min(max(held // 1024, 4), 32),
+            enable_fp_fusion=True,
+        )
+    return values.clamp_min_(0)  # rounding

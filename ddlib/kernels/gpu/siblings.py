@@ -19,6 +19,7 @@ from ddlib.kernels import fused
 from ddlib.kernels.fused import FlatBatch, LossPart, Work
 from ddlib.kernels.gpu import grouped_gemm, precision
 from ddlib.kernels.gpu.grouped_gemm import Tiles
+from ddlib.kernels.gpu.inplace_softmax import overwrite
 from ddlib.kernels.sibling_loss import FamilyQuery, family_queries
 from ddlib.parameterization.tree_softmax import Children, Families
 
@@ -32,9 +33,10 @@ class Groups(NamedTuple):
 
     token: Int64[Tensor, "N"]
     """Indices of the rows, grouped by family."""
-    family: Int64[Tensor, "N"]
-    target: Int64[Tensor, "N"]
-    """Rank of each row's target child in its family."""
+    outer: Int[Tensor, "2 N"]
+    """First column and last column + 1 of each row's family, counted in the family."""
+    inner: Int[Tensor, "2 N"]
+    """The same of its target child."""
     first: Int64[Tensor, "n"]
     """Index of the first row of each family, and the end of the last."""
     start: Int[Tensor, "n"]
@@ -58,7 +60,7 @@ class Grouped(LossPart):
     ) -> "Grouped":
         """Group the rows of a batch; arguments as ``family_queries``."""
         queries = family_queries(children, levels, rows.x, level, hard)
-        return cls(tuple((query.families, _groups(query)) for query in queries))
+        return cls(tuple((query.families, groups_of(query)) for query in queries))
 
 
 @fused.add.register
@@ -72,15 +74,25 @@ def _add_grouped(part: Grouped, work: Work) -> None:
             _chunk(families, groups, base, min(base + length, len(groups.token)), work)
 
 
-def _groups(query: FamilyQuery) -> Groups:
+def groups_of(query: FamilyQuery, count: int | None = None) -> Groups:
+    """Group rows by family.
+
+    Args:
+        query: the rows and their families.
+        count: number of rows that need a family, if the host has it.
+    """
     families, needed, child, parent = query
-    count = len(families.sizes)
-    family = torch.where(needed, parent, count)
-    token = family.argsort(stable=True)
+    empty = len(families.sizes)
+    family = torch.where(needed, parent, empty)
+    token = family.argsort(stable=True)[:count]
     zero = family.new_zeros(1)
-    tokens = zero.repeat(count + 1).index_add_(0, family, torch.ones_like(family))
+    tokens = zero.repeat(empty + 1).index_add_(0, family, torch.ones_like(family))
     first = torch.cat([zero, tokens.cumsum(0)])
-    return Groups(token, family[token], families.rank[child][token], first, families.limits)
+    sizes = families.limits.diff()[family[token]]
+    target = families.rank[child[token]]
+    outer = torch.stack([torch.zeros_like(sizes), sizes]).to(torch.int32)
+    inner = torch.stack([target, target + 1]).to(torch.int32)
+    return Groups(token, outer, inner, first, families.limits)
 
 
 def _tiles(first: Int64[Tensor, "n"], length: int) -> tuple[Tensor, Tensor]:
@@ -106,7 +118,6 @@ def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) 
     first = groups.first.clamp(base, end)
     tiles = _tiles(first, length)
     logits = torch.empty(length, families.widest, dtype=torch.float32, device=hidden.device)
-    nats = torch.empty(length, dtype=torch.float32, device=hidden.device)
     common = dict(D=dim, base=base, z_stride=logits.stride(0))
     cut: dict[str, Any] = dict(
         PRECISION=precision(),
@@ -134,33 +145,25 @@ def _chunk(families: Families, groups: Groups, base: int, end: int, work: Work) 
             HAS_BIAS=bias is not None,
             **cut,
         )
-        grouped_gemm._slopes[(length,)](
-            logits,
-            groups.target,
-            groups.family,
-            groups.start,
-            nats,
-            base,
-            logits.stride(0),
-            DERIVE=gradients is not None,
-            BV=min(triton.next_power_of_2(families.widest), 4096),
-        )
-        values.index_add_(0, rows, nats.clamp_min_(0).to(values.dtype))  # rounding
+        number = torch.arange(base, end, device=hidden.device)
+        ones = logits.new_ones(length)
+        nats = overwrite(logits, number, ones, 0, groups.outer, groups.inner)
+        values.index_add_(0, rows, nats.to(values.dtype))
         if gradients is None or scale is None:
             return
         factor = scale[rows].to(torch.float32)
-        slope = torch.zeros(length, dim, dtype=torch.float32, device=hidden.device)
         grouped_gemm._by_hidden[(len(tiles[0]), depth_tiles)](
             logits,
             weight,
             families.columns,
-            slope,
+            groups.token,
+            factor,
+            gradients.hidden,
             *tables,
             **common,
             w_stride=weight.stride(0),
             **cut,
         )
-        gradients.hidden.index_add_(0, rows, (slope * factor[:, None]).to(hidden.dtype))
         grouped_gemm._by_weight[(len(families.sizes), column_tiles, depth_tiles)](
             logits,
             hidden,

@@ -10,6 +10,8 @@ from torch import Tensor
 from ddlib.hierarchies import Hierarchy
 from ddlib.hierarchies.tables import once
 from ddlib.kernels.fused import FlatBatch
+from ddlib.kernels.sibling_loss import FamilyQuery
+from ddlib.parameterization.tree_softmax import Families
 
 ALIGNED = 64
 """Columns are taken in multiples of this: cuBLAS is slow if rows of logits do not start at
@@ -31,6 +33,12 @@ class Spans(NamedTuple):
 EXTRA = 1 << 22
 """Logits without effect that a product may have to save a product: on an H200 they take less time
 than its launches.
+"""
+
+
+SPARSE = 8
+"""Level 1 has grouped products where joint ones had so many times the logits needed, and more than
+``EXTRA``: not measured on a GPU.
 """
 
 
@@ -63,6 +71,15 @@ class Segment(NamedTuple):
     def logits(self) -> int:
         """Number of logits of the segment."""
         return self.tokens * (self.high - self.low)
+
+
+class Products(NamedTuple):
+    """Products of the rows of a batch."""
+
+    segments: list[Segment]
+    """Those of rows of consecutive states, in the order of ``Order.rank``."""
+    grouped: int
+    """Number of rows in level 1 after them, each with the columns of its cluster."""
 
 
 class Order:
@@ -109,6 +126,14 @@ class Order:
             for i, b in enumerate(self.bounds)
         ]
         self.spans = torch.stack(above, 1).to(torch.int32)
+        self._parents = hierarchy.between(0, 1).parents
+
+    @cached_property
+    def clusters(self) -> Families:
+        """Tokens by their ancestor in level 1; the host waits for the device when it is first
+        read.
+        """
+        return Families(self._parents, torch.arange(self.vocab_size, device=self._parents.device))
 
     @property
     def identity(self) -> bool:
@@ -153,8 +178,8 @@ class Order:
         # V + 1 exceeds every place, so levels decide first
         return ((self.top - level) * (self.vocab_size + 1) + spans.inner_low).argsort()
 
-    def segments(self, rows: FlatBatch, level: Tensor) -> list[Segment]:
-        """Return the segments of rows in the order of ``rank``; the host waits for the device here.
+    def products(self, rows: FlatBatch, level: Tensor) -> Products:
+        """Return the products of rows in the order of ``rank``; the host waits for the device here.
 
         A segment holds the rows of one state, or of several states one after another: their
         products take less time as one, until most of its logits have no effect.
@@ -187,7 +212,12 @@ class Order:
                 merged.append(segment)
             else:
                 merged[-1] = union
-        return merged
+        needed = sum(segment.logits for segment in segments if segment.level == 1)
+        computed = sum(segment.logits for segment in merged if segment.level == 1)
+        if computed <= max(SPARSE * needed, needed + EXTRA):
+            return Products(merged, 0)
+        above = [segment for segment in merged if segment.level > 1]
+        return Products(above, sum(segment.tokens for segment in merged[len(above) :]))
 
 
 @once
@@ -211,9 +241,16 @@ class Ranking:
         """Rows in the order of processing."""
 
     @cached_property
-    def segments(self) -> list[Segment]:
-        """Segments of ``index``; the host waits for the device when they are first read."""
-        return self.order.segments(self._rows, self._level)
+    def products(self) -> Products:
+        """Products of ``index``; the host waits for the device when they are first read."""
+        return self.order.products(self._rows, self._level)
+
+    @property
+    def query(self) -> FamilyQuery:
+        """The rows in level 1 with their clusters."""
+        clusters = self.order.clusters
+        child = self._rows.x
+        return FamilyQuery(clusters, self._level == 1, child, clusters.parents[child])
 
 
 def _inverse(order: Tensor) -> Tensor:
