@@ -89,6 +89,9 @@ class Average:
 
     The decay rises with the steps, (1 + k) / (10 + k), so that a short run is not averaged with its
     start. Sharded weights have sharded averages.
+
+    An update is a step of fused gradient ascent on the average with gradient w and decay 1, a <- a
+    + (1 - decay) (w - a): one pass over all weights, which reads ``found_inf`` on the device.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -97,17 +100,26 @@ class Average:
         self.weights: dict[str, Tensor] = {
             name: p.detach().clone() for name, p in self._weights.items()
         }
+        self._shards = {name: _shard(average) for name, average in self.weights.items()}
+        self._ascent = torch.optim.SGD(
+            self._shards.values(), weight_decay=1.0, maximize=True, fused=True
+        )
 
     def decay_at(self, step: int) -> float:
         """Return the decay after step 0, 1, ...."""
         return min(self.decay, (1 + step) / (10 + step))
 
-    @torch.no_grad()
     def update(self, decay: float | Tensor, broken: Float[Tensor, ""]) -> None:
         """Update the average with the present weights, unless ``broken`` is 1."""
-        share = (1 - broken.double()) * (1 - decay)
-        for name, average in self.weights.items():
-            average.lerp_(self._weights[name], share.to(average.dtype))
+        share = 1 - decay
+        if isinstance(share, Tensor) and share.is_cuda:
+            share = share.float()  # the dtype in which the pass reads it
+        for name, average in self._shards.items():
+            average.grad = _shard(self._weights[name].detach())
+        self._ascent.found_inf = broken  # type: ignore[attr-defined]
+        self._ascent.param_groups[0]["lr"] = share
+        self._ascent.step()
+        self._ascent.zero_grad()  # else a copy of an average has a copy of the weight
 
     @torch.no_grad()
     def swap(self) -> None:
@@ -122,3 +134,8 @@ class Average:
         """Set the average to the current weights."""
         for name, weight in self._weights.items():
             self.weights[name].copy_(weight)
+
+
+def _shard(weight: Tensor) -> Tensor:
+    """Return this process's part of a sharded weight."""
+    return weight.to_local() if hasattr(weight, "to_local") else weight

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.profile import TINY_PROFILE, batches, run
 from recipes.engine import NonFiniteError
@@ -87,22 +88,53 @@ def test_optimizers_and_averages_that_are_not_broken_are_those_without_the_flag(
         torch.optim.AdamW([weights[1]], fused=True, **options),
     ]
     plain = [Muon([copies[0]], **options), torch.optim.AdamW([copies[1]], fused=True, **options)]
-    average = Average(torch.nn.ParameterList(weights), 0.9)
-    expected = [weight.detach().clone() for weight in copies]
-    for step in range(3):
+    for _ in range(3):
         for weight, other in zip(weights, copies, strict=True):
             weight.grad = torch.randn_like(weight)
             other.grad = weight.grad.clone()
         update(flagged, 0.02, torch.zeros(()), torch.ones(()))
-        average.update(average.decay_at(step), torch.zeros(()))
         for optimizer in plain:
             optimizer.step()
-        decay = min(0.9, (1 + step) / (10 + step))
-        torch._foreach_lerp_(expected, [weight.detach() for weight in copies], 1 - decay)
     for weight, other in zip(weights, copies, strict=True):
         assert torch.equal(weight, other)
-    for one, other in zip(average.weights.values(), expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_average_moves_by_its_share_of_the_difference(dtype):
+    """Within the roundings of a difference, a product and a sum."""
+    torch.manual_seed(0)
+    model = torch.nn.ParameterList(torch.randn(size, dtype=dtype) for size in ((4, 3), (5,)))
+    average = Average(model, 0.9)
+    for step in range(100):
+        before = [one.clone() for one in average.weights.values()]
+        with torch.no_grad():
+            for weight in model:
+                weight.normal_()
+        decay = average.decay_at(step)
+        average.update(torch.tensor(decay, dtype=torch.float64) if step % 2 else decay, torch.zeros(()))
+        share = 1 - decay
+        for new, old, weight in zip(average.weights.values(), before, model, strict=True):
+            exact = old.double() + share * (weight.double() - old.double())
+            bound = 2 * torch.finfo(dtype).eps * (old.abs() + weight.abs()).double()
+            assert ((new.double() - exact).abs() <= bound).all()
+
+
+def test_an_average_of_all_weights_is_one_operation():
+    class Operations(TorchDispatchMode):
+        names = ()
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.names += (function.name(),)
+            return function(*args, **(kwargs or {}))
+
+    average = Average(torch.nn.ParameterList(torch.ones(3) for _ in range(20)), 0.9)
+    broken = torch.zeros(())
+    with Operations() as operations:
+        average.update(0.5, broken)
+    views = "aten::detach", "aten::alias"
+    assert [name for name in operations.names if name[:4] == "aten" and name not in views] == [
+        "aten::_fused_sgd_"
+    ]
 
 
 def test_numbers_of_the_host_are_read_as_they_are():
