@@ -120,6 +120,7 @@ def sweep(batch: Batch, expected: float, device: str, repeats: int) -> dict[str,
     """Return the ``ours`` kernels in other tiles, and in other chunks."""
     from ddlib.kernels.gpu import forward_kernel as online
     from ddlib.kernels.gpu import inplace_softmax as row
+    from ddlib.kernels.gpu import vocab_order
 
     def run_with(
         module: Any, name: str, value: Any, step: Callable[[Batch, Loss], Tensor]
@@ -147,9 +148,10 @@ def sweep(batch: Batch, expected: float, device: str, repeats: int) -> dict[str,
         for tiles in [online.Tiles(rows, columns, depth, splits, warps, stages)]
     }
     work |= {
-        f"columns={columns}": partial(run_with, row, "COLUMNS", columns, training)
-        for columns in (1024, 2048, 4096, 8192, 16384)
+        f"held={held}": partial(run_with, row, "HELD", held, training)
+        for held in (4096, 8192, 16384, 32768)
     }
+    work["joint products of clusters"] = partial(run_with, vocab_order, "SPARSE", 1e9, training)
     work |= {
         f"chunk=2^{power}": partial(training, batch, partial(ours, triton=True, chunk=1 << power))
         for power in range(25, 31)

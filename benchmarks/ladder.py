@@ -49,6 +49,8 @@ LADDER: Mapping[str, Mapping[str, Any]] = {
     "no_average": {"optimizer.ema": 0.0},
     "trunk": {"hardware.compile": True, "hardware.graph": "trunk"},
     "half_residual": {"model.half_residual": True},
+    "fused_norms": {"model.fused_norms": True},
+    "joint_modulation": {"model.joint_modulation": True},
     "not_ahead": {"hardware.ahead": False},
     "waiting": {"hardware.wait": True},
     "not_ahead_and_waiting": {"hardware.ahead": False, "hardware.wait": True},

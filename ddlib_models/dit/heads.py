@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ddlib_models.dit.layers import LayerNorm, Modulation, modulate
+from ddlib_models.dit.adaptive_norm import LayerNorm, modulate
+from ddlib_models.dit.layers import Modulation
 from ddlib_models.io.constants import Constants
 
 

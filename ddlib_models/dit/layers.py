@@ -10,7 +10,8 @@ each position, and ``mask`` is the attention mask that the back end built to sep
 """
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,13 +20,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.attention.backends import SDPA, Attention
+from ddlib_models.dit.adaptive_norm import AdaptiveNorm, LayerNorm, widen
 from ddlib_models.kv_cache import Slot
 from ddlib_models.window_cache import WindowSlot
-
-
-def widen(x: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """Return the tensor in at least float32."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def dtype_of(layer: nn.Linear) -> torch.dtype:
@@ -33,23 +30,6 @@ def dtype_of(layer: nn.Linear) -> torch.dtype:
     set.
     """
     return layer(layer.weight.new_empty(0, layer.in_features)).dtype
-
-
-class LayerNorm(nn.Module):
-    """Layer normalisation with a scale and no bias; statistics in float32 or better.
-
-    Shapes: (..., D) -> (..., D), in the dtype of the input.
-    """
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-
-    def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-        x_float32 = widen(x)
-        return F.layer_norm(x_float32, self.weight.shape, self.weight.to(x_float32.dtype)).to(
-            x.dtype
-        )
 
 
 class MemoryInput(nn.Module):
@@ -144,6 +124,12 @@ class TimeEmbedding(nn.Module):
         return F.silu(condition if labels is None else condition + labels)
 
 
+class Projected(NamedTuple):
+    """Product of the conditions of N sequences with the matrix of one ``Modulation``."""
+
+    vectors: Float[Tensor, "N n"]
+
+
 class Modulation(nn.Module):
     """Adaptive-norm parameters: ``num`` vectors of width D per sequence, all zero at the start
     (adaLN-zero).
@@ -164,17 +150,27 @@ class Modulation(nn.Module):
         self.weight = None if cond_dim is None else nn.Parameter(torch.zeros(num * dim, cond_dim))
 
     def forward(
-        self, condition: Float[Tensor, "*batch C"] | None, owner: Int[Tensor, " L"] | None = None
+        self,
+        condition: Float[Tensor, "*batch C"] | Projected | None,
+        owner: Int[Tensor, " L"] | None = None,
     ) -> tuple[Tensor, ...]:
         if self.weight is None or condition is None:
-            vectors = rearrange(self.bias, "d -> 1 1 d")
-        elif condition.ndim == 3:
-            vectors = F.linear(condition, self.weight, self.bias)
-        elif owner is None:
-            vectors = rearrange(F.linear(condition, self.weight, self.bias), "n d -> n 1 d")
+            vectors = self.bias[None, None]
+        elif isinstance(condition, Projected):
+            vectors = condition.vectors
         else:
-            vectors = rearrange(F.linear(condition, self.weight, self.bias)[owner], "l d -> 1 l d")
+            vectors = F.linear(condition, self.weight, self.bias)
+        if vectors.ndim == 2:
+            vectors = vectors[:, None] if owner is None else vectors[owner][None]
         return vectors.chunk(self.num, dim=-1)
+
+
+def project(condition: Float[Tensor, "N C"], modulations: Sequence[Modulation]) -> list[Projected]:
+    """Compute the products of conditions with the matrices of several modulations as one."""
+    weight = torch.cat([one.weight for one in modulations if one.weight is not None])
+    bias = torch.cat([one.bias for one in modulations])
+    sizes = [len(one.bias) for one in modulations]
+    return [Projected(part) for part in F.linear(condition, weight, bias).split(sizes, -1)]
 
 
 def pick(
@@ -192,11 +188,6 @@ def pick(
 def pick_per_position(vectors: Tensor, positions: Int[Tensor, "B n"] | slice | None) -> Tensor:
     """Apply ``pick`` to vectors per position; vectors shared by a sequence, (B, 1, D), stay."""
     return vectors if vectors.shape[1] == 1 else pick(vectors, positions)
-
-
-def modulate(x: Float[Tensor, "B L D"], shift: Tensor, scale: Tensor) -> Float[Tensor, "B L D"]:
-    """x * (1 + scale) + shift."""
-    return torch.addcmul(shift.to(x.dtype), x, 1 + scale.to(x.dtype))
 
 
 class SelfAttention(nn.Module):
@@ -279,8 +270,10 @@ class Block(nn.Module):
         cond_dim: int | None,
         dropout: float = 0.0,
         attend: Attention | None = None,
+        adaptive: AdaptiveNorm | None = None,
     ) -> None:
         super().__init__()
+        self.adaptive = adaptive or AdaptiveNorm()
         self.norm1 = LayerNorm(dim)
         self.attention = SelfAttention(dim, heads, attend)
         self.norm2 = LayerNorm(dim)
@@ -291,7 +284,7 @@ class Block(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B L D"],
-        condition: Float[Tensor, "*batch C"] | None,
+        condition: Float[Tensor, "*batch C"] | Projected | None,
         rotation: Float[Tensor, "2 L half"] | None,
         owner: Int[Tensor, " L"] | None = None,
         mask: Any = None,
@@ -299,10 +292,11 @@ class Block(nn.Module):
         slot: Slot | WindowSlot | None = None,
     ) -> Float[Tensor, "B n D"]:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition, owner)
-        y = self.attention(modulate(self.norm1(x), shift1, scale1), rotation, mask, positions, slot)
+        h = self.adaptive.first(self.norm1, x, shift1, scale1)
+        y = self.dropout(self.attention(h, rotation, mask, positions, slot))
         gate1, shift2, scale2, gate2 = (
             pick_per_position(each, positions) for each in (gate1, shift2, scale2, gate2)
         )
-        x = torch.addcmul(pick(x, positions), gate1.to(x.dtype), self.dropout(y).to(x.dtype))
-        y = self.mlp(modulate(self.norm2(x), shift2, scale2))
-        return torch.addcmul(x, gate2.to(x.dtype), self.dropout(y).to(x.dtype))
+        x = pick(x, positions)
+        x, h = self.adaptive.next(self.norm2, x, gate1, y, shift2, scale2)
+        return self.adaptive.last(x, gate2, self.dropout(self.mlp(h)))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ddlib_models.attention.backends import Attention, backend, owners
 from ddlib_models.attention.masks import ByBlocks, within
+from ddlib_models.dit.adaptive_norm import AdaptiveNorm, FusedNorm, LayerNorm, modulate
 from ddlib_models.dit.embedding import StateEmbedding
 from ddlib_models.dit.heads import ChildHead, ClusterHead, TokenHead, level_sizes, parents_of
 from ddlib_models.dit.inputs import (
@@ -24,13 +25,13 @@ from ddlib_models.dit.inputs import (
 from ddlib_models.dit.labels import Conditioned, Label, LabelEmbedding, format_label
 from ddlib_models.dit.layers import (
     Block,
-    LayerNorm,
     MemoryInput,
     Modulation,
+    Projected,
     TimeEmbedding,
     cos_sin,
-    modulate,
     pick,
+    project,
 )
 from ddlib_models.dit.positions import positions_of
 from ddlib_models.io.pretrained import Pretrained
@@ -113,6 +114,12 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         half_residual: whether activations between the blocks have the dtype of the matrix
             products, bfloat16 under autocast, in place of that of the weights. Statistics of
             normalisations stay in float32.
+        fused_norms: whether normalisation, modulation and gate of a branch are one Triton kernel
+            each way. Not measured on a GPU. What its kernels do not support is computed by torch,
+            see ``ddlib_models.dit.adaptive_norm.unsupported``.
+        joint_modulation: whether the products of the condition with the matrices of adaLN are one
+            for all blocks, where it is one per sequence. Not measured on a GPU. Not for blocks
+            whose weights are sharded one by one.
         attention: a back end or its name, see ``ddlib_models.attention``.
 
     Raises:
@@ -130,6 +137,8 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         "shape",
         "memory",
         "half_residual",
+        "fused_norms",
+        "joint_modulation",
     )
     own_times = True  # ddlib.typing.OwnTimes
     # tensors without effect at first: training may start from weights without them
@@ -158,6 +167,8 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         shape: Sequence[int] = (),
         memory: bool = False,
         half_residual: bool = False,
+        fused_norms: bool = False,
+        joint_modulation: bool = False,
         attention: str | Attention = "sdpa",
     ) -> None:
         super().__init__()
@@ -180,8 +191,10 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         table_rows = (num_states + clusters) * tied
         self.embedding = StateEmbedding(num_states, vocab_size, dim, pad_to, parents, table_rows)
         self.time = TimeEmbedding(cond_dim) if time_conditioned else None
+        self.adaptive = FusedNorm() if fused_norms else AdaptiveNorm()
         self.blocks = nn.ModuleList(
-            Block(dim, heads, condition, dropout, self.attention) for _ in range(depth)
+            Block(dim, heads, condition, dropout, self.attention, self.adaptive)
+            for _ in range(depth)
         )
         self.norm = LayerNorm(dim)
         self.modulation = Modulation(dim, 2, condition)
@@ -196,6 +209,7 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         self.positions = positions_of(positions, shape, dim, dim // heads)
         self.takes_memory = memory
         self.half_residual = half_residual
+        self.joint_modulation = joint_modulation
         self.memory = MemoryInput(dim) if memory else None
         self.reader = InputBuilder(
             num_states, vocab_size, depth, dim // heads, block_size, self.attention, self.positions
@@ -570,14 +584,22 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
             rotation: cosines and sines of the positions' angles.
             inputs: positions, masks and slots.
         """
+        *conditions, at_last, at_end = self._conditions(condition)
         *layers, (last, slot) = zip(self.blocks, inputs.slots, strict=True)
-        for layer, layer_slot in layers:
-            x = layer(x, condition, rotation, inputs.owner, inputs.mask, None, layer_slot)
-        x = last(x, condition, rotation, inputs.owner, inputs.last_mask, inputs.positions, slot)
+        for (layer, layer_slot), own in zip(layers, conditions, strict=True):
+            x = layer(x, own, rotation, inputs.owner, inputs.mask, None, layer_slot)
+        x = last(x, at_last, rotation, inputs.owner, inputs.last_mask, inputs.positions, slot)
         if condition is not None and condition.ndim == 3:
-            condition = pick(condition, inputs.positions)
-        features = modulate(self.norm(x), *self.modulation(condition, inputs.owner))
+            condition = at_end = pick(condition, inputs.positions)
+        features = modulate(self.norm(x), *self.modulation(at_end, inputs.owner))
         return Trunk(x, features, condition, inputs.owner)
+
+    def _conditions(self, condition: Tensor | None) -> Sequence[Projected | Tensor | None]:
+        """Return what the modulations of all blocks and of the last normalisation depend on."""
+        modulations = [*(block.modulation for block in self.blocks), self.modulation]
+        if self.joint_modulation and condition is not None and condition.ndim == 2:
+            return project(condition, modulations)
+        return [condition] * len(modulations)
 
     def compile_trunk(self, **options: Any) -> None:
         """Compile ``run_blocks`` as one graph, in place of a graph for each block.

@@ -6,9 +6,9 @@ from refusals import refused_with, refuses
 from tiny import STATES, WORDS, build, inputs, trained
 from torch.overrides import TorchFunctionMode
 
+from ddlib_models.dit.adaptive_norm import LayerNorm
 from ddlib_models.dit.layers import (
     GELU,
-    LayerNorm,
     SelfAttention,
     TimeEmbedding,
     cos_sin,
@@ -299,3 +299,65 @@ def test_the_residual_stream_is_as_wide_as_the_products():
         assert half.features(z, t).dtype == torch.bfloat16
         difference = (half(z, t).float() - wide(z, t).float()).norm() / wide(z, t).float().norm()
     assert 0 < difference < 0.05
+
+
+class Products(TorchFunctionMode):
+    """Counts products of weights with the conditions of sequences, whose width is 8."""
+
+    count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.nn.functional.linear and args[1].shape[1] == 8:
+            self.count += args[1].shape[0] != 8
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("case", "compiled"),
+    [
+        *((name, False) for name in ("plain", "own_times", "beside", "labels", "some_positions")),
+        ("packed", True),
+        ("packed", False),
+        ("no_time", False),
+    ],
+)
+def test_one_product_of_the_condition_for_all_blocks(case, compiled):
+    """The same features and gradients, by the same weights, but for a time per position."""
+    changes = {
+        "beside": dict(block_size=2),
+        "labels": dict(num_classes=3),
+        "no_time": dict(time_conditioned=False),
+    }
+    z, t = inputs(2, 4)
+    options = {
+        "beside": dict(clean=z.clamp(max=WORDS - 1)),
+        "packed": dict(cu_seqlens=torch.tensor([0, 3, 8])),
+        "labels": dict(label=torch.tensor([0, 2])),
+    }.get(case, {})
+    if case == "own_times":
+        t = torch.rand(2, 4)
+    if case == "packed":
+        z = z.view(1, 8)
+    results = []
+    for joint in (False, True):
+        model = trained(cond_dim=8, joint_modulation=joint, **changes.get(case, {})).eval()
+        if compiled and joint:
+            model.compile_trunk(backend="aot_eager", fullgraph=True)
+        with Products() as products:
+            if case == "some_positions":
+                features = model.features_at(z, t, torch.tensor([[1, 0], [3, 2]]))
+            else:
+                features = model.features(z, t, **options)
+        features.square().sum().backward()
+        gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+        results.append({"features": features} | gradients)
+        if not compiled:
+            apart = 0 if case == "no_time" else len(model.blocks) + 1
+            together = joint and apart and case not in ("own_times", "beside")
+            assert products.count == (1 if together else apart)
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-6)
+
+
+def test_options_of_speed_are_not_part_of_saved_weights():
+    fast = trained(joint_modulation=True, fused_norms=True, half_residual=True)
+    assert fast.state_dict().keys() == trained().state_dict().keys()
