@@ -314,23 +314,23 @@ def _add_block(block: Block, work: Work) -> None:
 
 def add_gradients(
     gradients: Gradients,
-    index: Int64[Tensor, "n"],
+    index: Tensor,
     columns: Tensor | slice,
-    matrix: Float[Tensor, "K D"],
-    slopes: Float[Tensor, "n K"],
-    h: Float[Tensor, "n D"],
-    factor: Float[Tensor, "n 1"] | None,
+    matrix: Tensor,
+    slopes: Tensor,
+    h: Tensor,
+    factor: Tensor | None,
 ) -> None:
     """Add the gradients of some rows and columns.
 
     Args:
         gradients: those of the hidden states are set.
-        index: the rows.
-        columns: the columns.
-        matrix: their part of the output layer.
-        slopes: derivatives with respect to the logits.
-        h: hidden states.
-        factor: factor of each row; None if ``slopes`` has it.
+        index: (n,) the rows.
+        columns: the K columns.
+        matrix: (K, D) their part of the output layer.
+        slopes: (n, K) derivatives with respect to the logits.
+        h: (n, D) hidden states.
+        factor: (n, 1) factor of each row; None if ``slopes`` has it.
     """
     by_hidden = slopes @ matrix
     by_bias = h.new_ones(len(h), 1)

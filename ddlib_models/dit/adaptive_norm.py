@@ -1,6 +1,7 @@
 """Normalisation, modulation and gate of a block's branches: by torch, or in one pass on a GPU."""
 
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -40,68 +41,60 @@ def modulate(x: Float[Tensor, "B L D"], shift: Tensor, scale: Tensor) -> Float[T
     return torch.addcmul(shift.to(x.dtype), x, 1 + scale.to(x.dtype))
 
 
+class Residual(NamedTuple):
+    """Activations x + gate y between branches; a y is added where they are read next."""
+
+    x: Float[Tensor, "B L D"]
+    gate: Tensor | None = None
+    y: Float[Tensor, "B L D"] | None = None
+
+
 class AdaptiveNorm:
-    """Modulated normalisation of activations, and the gated sum of a branch, by torch.
+    """Sums of activations and gated branches, and their modulated normalisation, by torch.
 
     Vectors are (B, 1, D) per sequence, (1, 1, D) for all, or (B, L, D) per position.
     """
 
-    def first(
-        self, norm: LayerNorm, x: Float[Tensor, "B L D"], shift: Tensor, scale: Tensor
-    ) -> Float[Tensor, "B L D"]:
-        """Compute norm(x) (1 + scale) + shift."""
-        return modulate(norm(x), shift, scale)
+    def add(self, x: Float[Tensor, "B L D"], gate: Tensor, y: Float[Tensor, "B L D"]) -> Residual:
+        """Return the activations behind a branch, added at once."""
+        return Residual(self.total(Residual(x, gate, y)))
 
-    def next(
-        self,
-        norm: LayerNorm,
-        x: Float[Tensor, "B L D"],
-        gate: Tensor,
-        y: Float[Tensor, "B L D"],
-        shift: Tensor,
-        scale: Tensor,
-    ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L D"]]:
-        """Compute x + gate y, and its modulated normalisation."""
-        x = self.last(x, gate, y)
-        return x, self.first(norm, x, shift, scale)
-
-    def last(
-        self, x: Float[Tensor, "B L D"], gate: Tensor, y: Float[Tensor, "B L D"]
-    ) -> Float[Tensor, "B L D"]:
+    def total(self, stream: Residual) -> Float[Tensor, "B L D"]:
         """Compute x + gate y."""
+        x, gate, y = stream
+        if gate is None or y is None:
+            return x
         return torch.addcmul(x, gate.to(x.dtype), y.to(x.dtype))
+
+    def normalise(
+        self, norm: LayerNorm, stream: Residual, shift: Tensor, scale: Tensor
+    ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L D"]]:
+        """Compute x' = x + gate y, and norm(x') (1 + scale) + shift."""
+        x = self.total(stream)
+        return x, modulate(norm(x), shift, scale)
 
 
 class FusedNorm(AdaptiveNorm):
-    """The same by Triton kernels, in one pass each way; by torch for what ``unsupported`` names.
+    """The same by Triton kernels, one pass each way for a branch with the normalisation after it;
+    by torch for what ``unsupported`` names.
 
     Everything between the reads and the writes is float32, so with activations in half precision
     results differ by roundings. The normalisation has the dtype of the products.
     """
 
-    def first(
-        self, norm: LayerNorm, x: Float[Tensor, "B L D"], shift: Tensor, scale: Tensor
-    ) -> Float[Tensor, "B L D"]:
-        if unsupported(x, shift, scale):
-            return super().first(norm, x, shift, scale)
-        from ddlib_models.dit.norm_kernels import adaptive_norm  # imports Triton
+    def add(self, x: Float[Tensor, "B L D"], gate: Tensor, y: Float[Tensor, "B L D"]) -> Residual:
+        return Residual(x, gate, y)
 
-        return adaptive_norm(x, None, None, norm.weight, shift, scale, _dtype(x))[1]
-
-    def next(
-        self,
-        norm: LayerNorm,
-        x: Float[Tensor, "B L D"],
-        gate: Tensor,
-        y: Float[Tensor, "B L D"],
-        shift: Tensor,
-        scale: Tensor,
+    def normalise(
+        self, norm: LayerNorm, stream: Residual, shift: Tensor, scale: Tensor
     ) -> tuple[Float[Tensor, "B L D"], Float[Tensor, "B L D"]]:
-        if unsupported(x, gate, shift, scale):
-            return super().next(norm, x, gate, y, shift, scale)
+        x, gate, y = stream
+        if unsupported(x, shift, scale, *([] if gate is None else [gate])):
+            return super().normalise(norm, stream, shift, scale)
         from ddlib_models.dit.norm_kernels import adaptive_norm  # imports Triton
 
-        return adaptive_norm(x, y, gate, norm.weight, shift, scale, _dtype(x))[:2]
+        following, h, *_ = adaptive_norm(x, y, gate, norm.weight, shift, scale, _dtype(x))
+        return x if y is None else following, h
 
 
 def unsupported(x: Float[Tensor, "B L D"], *vectors: Tensor) -> str:

@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ddlib_models.attention.backends import SDPA, Attention
-from ddlib_models.dit.adaptive_norm import AdaptiveNorm, LayerNorm, widen
+from ddlib_models.dit.adaptive_norm import AdaptiveNorm, LayerNorm, Residual, widen
 from ddlib_models.kv_cache import Slot
 from ddlib_models.window_cache import WindowSlot
 
@@ -283,20 +283,20 @@ class Block(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B L D"],
+        stream: Residual,
         condition: Float[Tensor, "*batch C"] | Projected | None,
         rotation: Float[Tensor, "2 L half"] | None,
         owner: Int[Tensor, " L"] | None = None,
         mask: Any = None,
         positions: Int[Tensor, "B n"] | slice | None = None,
         slot: Slot | WindowSlot | None = None,
-    ) -> Float[Tensor, "B n D"]:
+    ) -> Residual:
         shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition, owner)
-        h = self.adaptive.first(self.norm1, x, shift1, scale1)
+        x, h = self.adaptive.normalise(self.norm1, stream, shift1, scale1)
         y = self.dropout(self.attention(h, rotation, mask, positions, slot))
         gate1, shift2, scale2, gate2 = (
             pick_per_position(each, positions) for each in (gate1, shift2, scale2, gate2)
         )
-        x = pick(x, positions)
-        x, h = self.adaptive.next(self.norm2, x, gate1, y, shift2, scale2)
-        return self.adaptive.last(x, gate2, self.dropout(self.mlp(h)))
+        stream = Residual(pick(x, positions), gate1, y)
+        x, h = self.adaptive.normalise(self.norm2, stream, shift2, scale2)
+        return self.adaptive.add(x, gate2, self.dropout(self.mlp(h)))

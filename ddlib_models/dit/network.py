@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from ddlib_models.attention.backends import Attention, backend, owners
 from ddlib_models.attention.masks import ByBlocks, within
-from ddlib_models.dit.adaptive_norm import AdaptiveNorm, FusedNorm, LayerNorm, modulate
+from ddlib_models.dit.adaptive_norm import (
+    AdaptiveNorm,
+    FusedNorm,
+    LayerNorm,
+    Residual,
+    modulate,
+)
 from ddlib_models.dit.embedding import StateEmbedding
 from ddlib_models.dit.heads import ChildHead, ClusterHead, TokenHead, level_sizes, parents_of
 from ddlib_models.dit.inputs import (
@@ -584,11 +590,15 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
             rotation: cosines and sines of the positions' angles.
             inputs: positions, masks and slots.
         """
+        stream = Residual(x)
         *conditions, at_last, at_end = self._conditions(condition)
         *layers, (last, slot) = zip(self.blocks, inputs.slots, strict=True)
         for (layer, layer_slot), own in zip(layers, conditions, strict=True):
-            x = layer(x, own, rotation, inputs.owner, inputs.mask, None, layer_slot)
-        x = last(x, at_last, rotation, inputs.owner, inputs.last_mask, inputs.positions, slot)
+            stream = layer(stream, own, rotation, inputs.owner, inputs.mask, None, layer_slot)
+        stream = last(
+            stream, at_last, rotation, inputs.owner, inputs.last_mask, inputs.positions, slot
+        )
+        x = self.adaptive.total(stream)
         if condition is not None and condition.ndim == 3:
             condition = at_end = pick(condition, inputs.positions)
         features = modulate(self.norm(x), *self.modulation(at_end, inputs.owner))

@@ -265,12 +265,13 @@ def _stride(vector: Float[Tensor, "B 1 D"]) -> int:
 
 
 def _cut(x: Tensor) -> dict[str, Any]:
-    """Return tile size, warps, and dtype of the sums."""
+    """Return dtype of the sums, tile size, and options of the compiler."""
     columns = triton.next_power_of_2(x.shape[2])
     return dict(
         SUM=tl.float64 if x.dtype == torch.float64 else tl.float32,
         BD=columns,
         num_warps=_warps(columns),
+        enable_fp_fusion=True,
     )
 
 

@@ -31,9 +31,15 @@ def spread(network: Network, hardware: Hardware, world: World) -> nn.Module:
     Blocks are treated one by one: they are alike, so one compilation is enough.
 
     Raises:
-        ValueError: recomputation, or one graph for all blocks, of a network without blocks.
+        ValueError: recomputation, or one graph for all blocks, of a network without blocks;
+            sharded blocks whose modulations are one product.
     """
     model = network.to(world.device).model
+    if hardware.shard and getattr(model, "joint_modulation", False):
+        raise ValueError(
+            "model.joint_modulation=True: not with hardware.shard=True, which gathers the weights "
+            "of one block at a time"
+        )
     if hardware.recompute:
         able(model, HasBlocks, "hardware.recompute=True", "blocks")
     for block in blocks(model):

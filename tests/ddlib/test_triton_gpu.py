@@ -107,6 +107,23 @@ def test_child_logits_as_on_the_cpu(process, dtype, tolerance):
     close(torch.autograd.grad(loss, on_gpu), gradients, tolerance)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_rows_of_small_clusters_have_grouped_products(dtype, monkeypatch):
+    from ddlib.kernels.gpu import vocab_order
+
+    process = MANY["clusters"]
+    layer, noisy = batch(process, dtype)
+    there, on_gpu, noisy = moved(process, layer, noisy)
+    found = []
+    for sparse in (0, 1e9):
+        monkeypatch.setattr(vocab_order, "SPARSE", sparse)
+        monkeypatch.setattr(vocab_order, "EXTRA", -1 if sparse == 0 else 1 << 22)
+        loss = dd.training_loss(there, dd.Hidden(*on_gpu), *noisy)
+        found.append([loss.detach().cpu(), *(g.cpu() for g in torch.autograd.grad(loss, on_gpu))])
+    tolerance = 1e-4 if dtype == torch.float32 else 0.02
+    close(found[1], [one.double() for one in found[0]], tolerance)
+
+
 @every
 def test_the_path_without_triton_gives_the_same_result(process, monkeypatch):
     there, layer, noisy = moved(process, *batch(process))
@@ -166,9 +183,9 @@ def test_after_the_count_nothing_waits(name, waiting, monkeypatch):
     rows = FlatBatch(x.flatten(), z.flatten(), t[:, None].expand_as(x).flatten())
     blocks, weight = plans.plan(there, rows, LossOptions(), flat.hidden.dtype)
     order = Order(there.hierarchy, there.hierarchy.depth, hard=False)
-    known = order.segments(rows, order.level(rows))
+    known = order.products(rows, order.level(rows))
     expected = fused.run(flat, blocks, rows, weight, None)[1]
-    monkeypatch.setattr(Order, "segments", lambda *_: known)
+    monkeypatch.setattr(Order, "products", lambda *_: known)
     waiting("error")
     found = fused.run(flat, blocks, rows, weight, None)[1]
     waiting("default")

@@ -14,7 +14,7 @@ from tiny import inputs, trained
 
 from ddlib_models.dit import adaptive_norm as norms
 from ddlib_models.dit import norm_kernels
-from ddlib_models.dit.adaptive_norm import AdaptiveNorm, FusedNorm, LayerNorm
+from ddlib_models.dit.adaptive_norm import AdaptiveNorm, FusedNorm, LayerNorm, Residual
 from ddlib_models.dit.norm_kernels import adaptive_norm, adaptive_norm_backward
 
 assert os.environ.get("TRITON_INTERPRET") == "1", "run test_norm_kernels.py"
@@ -52,7 +52,7 @@ def by_torch(x, y, gate, weight, shift, scale):
     norm = LayerNorm(x.shape[-1]).to(weight.dtype)
     del norm.weight
     norm.weight = weight
-    return AdaptiveNorm().next(norm, x, gate, y, shift, scale)
+    return AdaptiveNorm().normalise(norm, Residual(x, gate, y), shift, scale)
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -121,13 +121,12 @@ def test_operators_are_what_a_compiler_requires():
         torch.library.opcheck(adaptive_norm_backward, given)
 
 
+CASES = "plain", "own_times", "packed", "some_positions", "no_time"
+
+
 @pytest.mark.parametrize(
     ("case", "compiled"),
-    [
-        *((name, False) for name in ("plain", "own_times", "packed", "some_positions", "no_time")),
-        ("plain", True),
-        ("packed", True),
-    ],
+    [*((name, None) for name in CASES), ("plain", "trunk"), ("plain", "blocks")],
 )
 def test_a_network_with_the_kernels_has_the_same_features_and_gradients(case, compiled):
     z, t = inputs(2, 4)
@@ -141,8 +140,11 @@ def test_a_network_with_the_kernels_has_the_same_features_and_gradients(case, co
     for change in (False, True):
         model = trained(fused_norms=change, time_conditioned=case != "no_time").eval()
         assert isinstance(model.adaptive, FusedNorm) == change
-        if compiled and change:
+        if compiled == "trunk" and change:
             model.compile_trunk(backend="aot_eager", fullgraph=True)
+        for block in model.blocks:
+            if compiled == "blocks" and change:
+                block.compile(backend="aot_eager", fullgraph=True)
         if case == "some_positions":
             features = model.features_at(z, t, torch.tensor([[1, 0], [3, 2]]))
         else:

@@ -99,3 +99,23 @@ def test_a_packed_training_step_compiles_to_one_graph(name):
 
 def test_flex_has_a_backward_pass_here():
     assert all(x.isfinite().all() for x in results(Flex(), 1, 512, Flex().mask(OFFSETS.cuda())))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("half", [False, True])
+def test_fused_norms_are_those_of_torch(compiled, half):
+    results = []
+    z = torch.randint(STATES, (3, 70), generator=torch.Generator().manual_seed(0)).cuda()
+    t = torch.linspace(0.1, 0.9, 3).cuda()
+    for fused in (False, True):
+        model = trained(dim=96, heads=2, fused_norms=fused).cuda()
+        if compiled:
+            model.compile_trunk(fullgraph=True)
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            features = model.features(z, t)
+        features.float().square().sum().backward()
+        results.append(
+            [features.float(), *(p.grad for p in model.parameters() if p.grad is not None)]
+        )
+    for ours, theirs in zip(*reversed(results), strict=True):
+        assert (ours - theirs).norm() <= (0.02 if half else 1e-4) * theirs.norm()

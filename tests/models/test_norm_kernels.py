@@ -34,7 +34,7 @@ for kernel in (norm_kernels._forward, norm_kernels._backward):
                 for name in kernel.arg_names
             }
             source = ASTSource(kernel, types, constants)
-            options = dict(num_warps=norm_kernels._warps(width))
+            options = dict(num_warps=norm_kernels._warps(width), enable_fp_fusion=True)
             print(len(compile(source, GPUTarget("cuda", 90, 32), options).asm["cubin"]) > 0)
 """
 

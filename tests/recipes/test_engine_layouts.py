@@ -7,6 +7,8 @@ import torch
 from training_runs import check_layout, curve, losses, trained
 from zoo.runs import exact, recipe_in
 
+from benchmarks import profile
+from benchmarks.profile import TINY_PROFILE
 from recipes.config import Hardware
 from recipes.model_io import open_saved
 
@@ -44,6 +46,11 @@ def test_the_layout_changes_no_number(folder, plain, name):
     weights, wanted = (open_saved(path).model.state_dict() for path in folders)
     assert weights.keys() == wanted.keys()
     assert all(torch.allclose(weights[key], wanted[key], atol=1e-4) for key in wanted)
+
+
+def test_weights_of_one_block_at_a_time_have_no_joint_product():
+    with pytest.raises(ValueError, match=r"model.joint_modulation=True: not with hardware.shard"):
+        profile.run(TINY_PROFILE, {"model.joint_modulation": True, "hardware.shard": True})
 
 
 def test_another_number_of_processes_goes_on_with_the_same_data(folder, plain):

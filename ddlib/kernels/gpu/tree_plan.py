@@ -40,8 +40,10 @@ class Ranged(LossPart):
         the tokens of a cluster.
         """
         count = self.ranking.products.grouped
+        if count == 0:
+            return []
         query = self.ranking.query
-        return [Grouped(((query.families, groups_of(query, count)),))] if count else []
+        return [Grouped(((query.families, groups_of(query, count)),))]
 
 
 @fused.add.register
