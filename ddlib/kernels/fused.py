@@ -333,8 +333,9 @@ def add_gradients(
         factor: (n, 1) factor of each row; None if ``slopes`` has it.
     """
     by_hidden = slopes @ matrix
-    by_bias = h.new_ones(len(h), 1)
-    if factor is not None:
+    if factor is None:
+        by_bias = h.new_ones(len(h), 1)
+    else:
         by_hidden = by_hidden * factor
         # the factor scales rows of h, not those of the slopes, which are wider
         h = (h * factor).to(h.dtype)
