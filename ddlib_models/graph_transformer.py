@@ -9,7 +9,8 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from ddlib_models.dit.layers import GELU, LayerNorm, Modulation, TimeEmbedding, modulate
+from ddlib_models.dit.adaptive_norm import LayerNorm, modulate
+from ddlib_models.dit.layers import GELU, Modulation, TimeEmbedding
 from ddlib_models.io.pretrained import Pretrained
 
 

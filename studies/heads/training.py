@@ -74,7 +74,7 @@ class Training:
         broken = torch.zeros(())
         rate = self.config.lr * min(1, (self.steps + 1) / self.config.warmup)
         update(self.optimizers, rate, broken, excess)
-        self.average.update(self.steps, broken)
+        self.average.update(self.average.decay_at(self.steps), broken)
         self.steps += 1
 
     def state(self) -> dict[str, Any]:
