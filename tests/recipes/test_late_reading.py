@@ -111,7 +111,8 @@ def test_an_average_moves_by_its_share_of_the_difference(dtype):
             for weight in model:
                 weight.normal_()
         decay = average.decay_at(step)
-        average.update(torch.tensor(decay, dtype=torch.float64) if step % 2 else decay, torch.zeros(()))
+        as_tensor = torch.tensor(decay, dtype=torch.float64)
+        average.update(as_tensor if step % 2 else decay, torch.zeros(()))
         share = 1 - decay
         for new, old, weight in zip(average.weights.values(), before, model, strict=True):
             exact = old.double() + share * (weight.double() - old.double())
