@@ -14,7 +14,8 @@ call of its own: the seconds until the first block is drawn, for the last of all
 
 For the changed tokens, every step of a drawing is evaluated at the states that it had in calls of
 one shape, in calls of another one. A token is counted if its argmax is another; its margin is the
-difference of the two largest logits.
+difference of the two largest logits. ``products`` are the numbers of rows at which the rounding of
+a sequence's product depends on its place, or on their number.
 """
 
 import json
@@ -228,6 +229,35 @@ def count_changes(model: CausalLM, plans: Sequence[Plan], longest: int) -> dict[
     return result
 
 
+@torch.no_grad()
+def check_products(dtype: torch.dtype, width: int = 576) -> dict[str, Any]:
+    """Return the numbers of rows, by length, at which a product of a sequence depends on its place,
+    and those at which it is another one than with 16 rows.
+    """
+    numbers = torch.Generator().manual_seed(2)
+    weight = torch.randn(width, width, generator=numbers).to(dtype)
+    result: dict[str, Any] = {}
+    for length in (1, 5, 8, 16, 24, 33, 64):
+        x = torch.randn(length, width, generator=numbers).to(dtype)
+        first: dict[int, Tensor] = {}
+        places = []
+        for rows in (1, 2, 3, 4, 5, 6, 8, 12, 16):
+            others = torch.randn(rows, length, width, generator=numbers).to(dtype)
+            outputs = []
+            for place in range(rows):
+                batch = others.clone()
+                batch[place] = x
+                outputs.append(torch.nn.functional.linear(batch, weight)[place])
+            first[rows] = outputs[0]
+            if not all(torch.equal(one, outputs[0]) for one in outputs):
+                places.append(rows)
+        result[str(length)] = {
+            "place": places,
+            "rows": [rows for rows, one in first.items() if not torch.equal(one, first[16])],
+        }
+    return result
+
+
 def main() -> None:
     """Run the command."""
     parser = command_line(__doc__)
@@ -242,6 +272,10 @@ def main() -> None:
         run: dict[str, Any] = {"dtype": str(dtype), "weights": options.weights is not None}
         run |= measure_overhead(model, plans, longest)
         run["changes"] = count_changes(model, plans[:4], longest)
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            run[f"products, {threads} threads"] = check_products(dtype)
+        torch.set_num_threads(1)
         runs.append(run)
         print(json.dumps(run, indent=1))
     blocks = network(options.weights, options.tiny, block_size=BLOCK)

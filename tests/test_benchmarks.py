@@ -343,6 +343,7 @@ def test_joint_calls_change_no_tokens_of_a_tiny_network():
     assert together.measure_overhead(model, plans, 48)["ratios"]["beyond"] > 0
     changes = together.count_changes(model, plans[:2], 48)
     assert all(0 == one["changed"] < one["tokens"] for one in changes.values())
+    assert set(together.check_products(torch.float32, 32)) >= {"1", "64"}
     blocks = together.network(None, tiny=True, block_size=together.BLOCK)
     first = together.measure_first_blocks(blocks, 2 * together.BLOCK)
     assert len(first["at once"]) == together.ROWS

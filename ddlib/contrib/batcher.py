@@ -49,8 +49,9 @@ class Batcher:
 
     Args:
         denoiser: ``(z, t) -> logits``, in evaluation mode.
-        rows: rows of a joint call; or several numbers, of which each call has the smallest that
-            suffices: less work, and the rounding may depend on the number of drawings.
+        rows: rows of a joint call, best a multiple of 8: with others the rounding of a row of a
+            product may depend on its place. Or several numbers, of which each call has the smallest
+            that suffices: less work, and the rounding may depend on the number of drawings.
         lengths: positions of a joint call: the smallest number that suffices. Longer sequences, and
             those of a denoiser without padding (``typing.TakesPadding``), are not padded, and
             joined with those of their length.
