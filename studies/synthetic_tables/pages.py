@@ -63,7 +63,10 @@ def measured_table(result: Result, name: str) -> str:
     rows.append(
         [
             "**floor**: held-out rows",
-            *(f"{least[key]['value']:.{digits}f}" for key, (_, digits) in MEASURES.items()),
+            *(
+                f"{least[key]['value']:.{digits}f} ± {least[key]['error']:.{digits}f}"
+                for key, (_, digits) in MEASURES.items()
+            ),
         ]
     )
     return table(["generator", *(heading for heading, _ in MEASURES.values())], rows)
@@ -132,7 +135,8 @@ def tables(result: Result) -> str:
     for name, facts in result.get("tables", {}).items():
         title = (
             f"**{name}**: {facts['training']:,} training rows, {facts['held_out']:,} held out, "
-            f"{len(facts['names'])} columns; ± is the 95 % interval over seeds."
+            f"{len(facts['names'])} columns; ± is the 95 % interval over seeds, of the "
+            "floor the deviation over halves."
         )
         parts += [title, measured_table(result, name)]
     parts += ["Composed processes minus masks, between runs of one seed, likewise."]
