@@ -357,7 +357,7 @@ def keep_template(name: str, recipe: Recipe, data: Prepared) -> None:
     """Write the chat template of a model beside the text, from where its run publishes it."""
     from transformers import AutoTokenizer
 
-    from recipes.data.sequences import TEMPLATE
+    from recipes.data.layout import TEMPLATE
 
     tokenizer = AutoTokenizer.from_pretrained(
         name, trust_remote_code=False, revision=recipe.model.get("revision") or "main"

@@ -72,6 +72,11 @@ def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
     output = shlex.quote(str(Path("runs") / folder.resolve().name))
     if prepared is not None and prepared.layout is not None and prepared.layout.template:
         return _of_chat(prepared, place)
+    if prepared is not None and prepared.layout is not None and prepared.layout.is_row:
+        return (
+            f"train on it: python -m recipes.table columns --data.folder {place} --output.folder "
+            f"{output}\n(minutes on two cores; --smoke takes one)"
+        )
     if prepared is not None and prepared.layout is not None:
         length = (
             prepared.layout.fixed or max(prepared.layout.lengths or {1: 1}) + prepared.layout.ends

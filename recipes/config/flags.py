@@ -181,9 +181,10 @@ def _set_key(
     """Set a key of a part, or the part itself, in the values of all parts."""
     group, run = PARTS[path[0]]
     holder = changed
+    of_names = False  # whether the holder is a mapping of names to parts
     for i, name in enumerate(path):
         last = i + 1 == len(path)
-        if i > 0:
+        if i > 0 and not of_names:
             values = holder | ({name: flag.read(None) if flag.values else True} if last else {})
             allowed = parts.keys(group, holder["kind"], run, values)
             here = ".".join(path[:i])
@@ -197,6 +198,11 @@ def _set_key(
                 holder[place.rpartition(".")[2]] = holder_value
                 return
             group = str(allowed[name].group)
+            of_names = allowed[name].named and not last
+            if of_names:
+                holder = holder.setdefault(name, {})
+                continue
+        of_names = False
         if last:
             value = flag.read(None)
             holder[name] = parts.expand(group, value, run) if isinstance(value, str) else value

@@ -15,11 +15,12 @@ from recipes.data.source import Source, load_documents
 
 if TYPE_CHECKING:
     from recipes.data.fielded import Fielded
+    from recipes.data.layout import Layout
     from recipes.data.making import prepare
     from recipes.data.packing import pack
     from recipes.data.pairs import Pairs, read_pairs
     from recipes.data.prepared import Documents, Prepared, corpus_of, open_prepared
-    from recipes.data.sequences import Layout, Sequences
+    from recipes.data.sequences import Sequences
     from recipes.data.stream import examples, lookup
     from recipes.data.symbols import prepare_ids
     from recipes.data.wrapping import wrap
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _LATER = {
     "Documents": "prepared",
     "Fielded": "fielded",
-    "Layout": "sequences",
+    "Layout": "layout",
     "Pairs": "pairs",
     "Prepared": "prepared",
     "Sequences": "sequences",

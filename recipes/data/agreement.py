@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import ddlib as dd
 
 if TYPE_CHECKING:
+    from recipes.data.layout import Layout
     from recipes.data.prepared import Prepared
-    from recipes.data.sequences import Layout
 
 IDS = "ids"
 """Kind of the source of ``prepare_ids``, whose arrays were in memory."""

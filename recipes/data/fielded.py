@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Int
 
 from recipes.data.fields import Field, check_positions
-from recipes.data.sequences import Layout, Sequences, number_symbols
+from recipes.data.layout import Layout
+from recipes.data.sequences import Sequences, number_symbols
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ import ddlib as dd
 from ddlib import parts
 from recipes.data.agreement import Vocabulary
 from recipes.data.corpora import Corpus, SymbolCorpus
-from recipes.data.sequences import TEMPLATE, Layout
+from recipes.data.layout import TEMPLATE, Layout
 from recipes.data.source import Source
 
 FORMAT = 1
@@ -227,6 +227,14 @@ class Prepared:
             return self.layout.template
         path = self.folder / TEMPLATE
         return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return tokens as text; a row by the names of its fields."""
+        if self.layout is None or not self.layout.is_row:
+            return self.tokenizer.decode(list(tokens))
+        by_name = {one.name: one.symbols for one in self.layout.fields}
+        pairs = zip(self.layout.positions, tokens, strict=True)
+        return ", ".join(f"{name} {by_name[name][token]}" for name, token in pairs)
 
     @property
     def fill_id(self) -> int:

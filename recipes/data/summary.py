@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from recipes.data.layout import Layout
 from recipes.data.prepared import SPLITS, Prepared
-from recipes.data.sequences import Layout
 from recipes.data.source import cutting
 from recipes.data.unknown import list_symbols
 
@@ -68,6 +68,8 @@ def _symbols_table(prepared: Prepared, layout: Layout) -> str:
             (name, *counts, str(lengths.min()), f"{lengths.mean():.2f}", str(lengths.max()))
         )
     facts = [f"{prepared.vocab_size} symbols"]
+    if layout.fields:
+        facts = [f"{len(layout.fields)} fields of up to {prepared.vocab_size} symbols"]
     if layout.ends:
         facts[0] += f" (end {prepared.eos_id}, pad {prepared.pad_id})"
     if layout.shape:
@@ -75,6 +77,9 @@ def _symbols_table(prepared: Prepared, layout: Layout) -> str:
     if layout.classes:
         facts.append(f"{len(layout.classes)} class{'es' * (len(layout.classes) > 1)}")
     notes = [_wrap(f"ids: {_ids(prepared)}")]
+    if layout.fields:
+        sizes = ", ".join(f"{one.name} {len(one.symbols)}" for one in layout.fields)
+        notes = [_wrap(f"symbols of each field: {sizes}")]
     if layout.classes:
         notes.append(_wrap(f"sequences of each class, train + validation: {_classes(prepared)}"))
     notes += _remarks(prepared)

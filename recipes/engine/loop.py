@@ -280,7 +280,7 @@ def list_differences(run: Run, facts: checkpoint.Facts) -> list[str]:
 def draw_samples(run: Run, watch: Watch) -> None:
     """Draw samples and write them: as text, and as a picture where the data have one."""
     tokens, trace = draw(run)
-    watch.samples(run.facts.step, [run.data.tokenizer.decode(one) for one in tokens], trace)
+    watch.samples(run.facts.step, [run.data.text(one) for one in tokens], trace)
     layout = run.data.layout
     if layout is None or not run.world.first:
         return

@@ -14,7 +14,7 @@ from torch import Tensor
 import ddlib as dd
 from ddlib.typing import Denoiser
 from recipes.data.fields import MISSING, Field
-from recipes.data.sequences import Layout
+from recipes.data.layout import Layout
 from recipes.domains.tables.reading import Column, read_columns
 from recipes.domains.tables.schema import tokens
 from recipes.generation.sampling import NOISE, Sampling

@@ -14,7 +14,7 @@ import ddlib as dd
 from ddlib.hierarchies import Clusters
 from ddlib.typing import Denoiser, implements
 from recipes.config import Recipe
-from recipes.data.sequences import Layout
+from recipes.data.layout import Layout
 from recipes.data.tokens import SpecialIds
 from recipes.data.unknown import Symbols
 from recipes.metrics.conditioned import takes_labels

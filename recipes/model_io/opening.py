@@ -27,7 +27,7 @@ from recipes.config import ModelContext, Recipe, RunContext, at_least, plugins, 
 from recipes.data import Layout
 from recipes.data.fields import Field
 from recipes.data.hub import nothing
-from recipes.data.sequences import TEMPLATE
+from recipes.data.layout import TEMPLATE
 from recipes.data.symbols import special_ids
 from recipes.data.tokens import add_special
 from recipes.model_io.base import FoundModel, LoadedModel, ModelFiles, Precision, RowLayout

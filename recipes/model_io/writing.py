@@ -17,7 +17,7 @@ from ddlib_models import Pretrained
 from ddlib_models.io.manifest import writing
 from ddlib_models.io.tensors import save_tensors
 from recipes.config import Recipe, recipe_yaml
-from recipes.data.sequences import TEMPLATE, Layout
+from recipes.data.layout import TEMPLATE, Layout
 from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER
 
 _CARD = """# {title}

@@ -10,8 +10,8 @@ from jaxtyping import Int
 
 from ddlib.contrib import Film
 from ddlib.processes import ForwardProcess
+from recipes.data.layout import Layout
 from recipes.data.names import spelt
-from recipes.data.sequences import Layout
 from recipes.domains.graphs.saving import GRAPH6, check_graph_file, write_graphs
 from recipes.domains.graphs.sequences import is_graphs
 from recipes.domains.molecules.drawing import draw

@@ -17,7 +17,8 @@ from zoo.runs import recipe, text
 import ddlib as dd
 from recipes.config import Hardware, Optimizer
 from recipes.data import open_prepared, read_pairs
-from recipes.data.sequences import Layout, Sequences
+from recipes.data.layout import Layout
+from recipes.data.sequences import Sequences
 from recipes.data.symbols import InMemory, SymbolCorpus, _prepare
 from recipes.engine import train
 from recipes.engine.network import Network

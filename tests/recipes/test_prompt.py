@@ -13,7 +13,7 @@ from refusals import refused_with
 from torch import nn
 
 import ddlib as dd
-from recipes.data.sequences import Layout
+from recipes.data.layout import Layout
 from recipes.data.tokens import SpecialIds
 from recipes.generation.prompt import Row, row, stack, together
 from recipes.generation.sampling import Sampling, draw

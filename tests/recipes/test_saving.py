@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from recipes.data.sequences import Layout
+from recipes.data.layout import Layout
 from recipes.domains.music.pitches import alphabet
 from recipes.visualization.saving import is_music, write_samples
 

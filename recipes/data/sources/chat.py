@@ -15,8 +15,9 @@ import numpy as np
 from jaxtyping import Bool, Int
 from tokenizers import Tokenizer
 
+from recipes.data.layout import Layout
 from recipes.data.names import PAD
-from recipes.data.sequences import Layout, Sequences
+from recipes.data.sequences import Sequences
 from recipes.data.sources.files import identity, matching, text_lines
 from recipes.data.tokens import load_tokenizer, special_pattern
 

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 from jaxtyping import Int
 
-from recipes.data.sequences import Layout
+from recipes.data.layout import Layout
 from recipes.domains.graphs.drawing import draw
 from recipes.domains.graphs.molecules import smiles_of
 from recipes.domains.graphs.sequences import slots_of

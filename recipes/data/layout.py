@@ -1,0 +1,125 @@
+"""Layout of sequences of symbols: what a prepared folder, and a model that was trained on it, keep
+of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from recipes.data.fields import Field
+from recipes.data.names import END, PAD
+
+TEMPLATE = "chat_template.jinja"
+"""Name of the file with the chat template of a tokenizer of text."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Facts about sequences of symbols that their folder keeps, and every model that was trained on
+    it.
+    """
+
+    kind: str
+    """Kind of the source."""
+    shape: tuple[int, ...] = ()
+    """Shape of one sequence; () for none."""
+    values: tuple[int, ...] = ()
+    """Value of grey or colour of each symbol, for pictures."""
+    classes: tuple[str, ...] = ()
+    """Names of the classes of the labels."""
+    separator: str = ""
+    """What is printed between two symbols."""
+    ends: bool = False
+    """Whether a sequence has an end symbol, and padding behind it."""
+    end: str = END
+    """Name of the end symbol."""
+    pad: str = PAD
+    """Name of padding."""
+    template: str = ""
+    """Chat template that formatted the sequences; "" for none."""
+    voices: int = 1
+    """Number of voices of music, which are interleaved."""
+    lengths: Mapping[int, int] | None = None
+    """Number of training sequences of each length, in symbols; 0 for one of validation alone."""
+    fields: tuple[Field, ...] = ()
+    """Alphabets of the positions, where there are several; () for one alphabet."""
+    positions: tuple[str, ...] = ()
+    """Name of the field of each position."""
+    contexts: tuple[tuple[tuple[int, ...], int], ...] = ()
+    """Given tokens at the front of training sequences, each with the number of its sequences, where
+    samples take them; () where nothing is given.
+    """
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> "Layout":
+        """Return the layout of plain values, as in the file ``manifest.json``."""
+        parts = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        lengths = {int(length): count for length, count in (parts.get("lengths") or {}).items()}
+        fields = tuple(Field.read(one) for one in parts.get("fields", ()))
+        contexts = tuple((tuple(tokens), count) for tokens, count in parts.get("contexts", ()))
+        return cls(**parts | {"lengths": lengths, "fields": fields, "contexts": contexts})
+
+    def plain(self) -> dict[str, Any]:
+        """Return plain values for ``read``."""
+        return asdict(self)
+
+    @property
+    def is_row(self) -> bool:
+        """True if each position has a field of its own, as a column of a table."""
+        return len(self.fields) == len(self.positions) > 0
+
+    @property
+    def is_picture(self) -> bool:
+        """True if a sequence can be drawn as a picture: it has a shape, and symbols have values."""
+        return bool(self.shape and self.values)
+
+    @property
+    def fixed(self) -> int | None:
+        """Length of every sequence; None where lengths differ, or sequences have an end."""
+        lengths = list(self.lengths or ())
+        return lengths[0] if len(lengths) == 1 and not self.ends else None
+
+    def draw_length(self, seed: int, number: int, least: int = 1, most: int | None = None) -> int:
+        """Draw the length of a sample as training sequences have it.
+
+        It depends on (seed, number) alone.
+
+        Args:
+            seed: seed of the draw.
+            number: number of the sample.
+            least: shorter lengths are left out; where none is left this is the length.
+            most: longer ones count as this length.
+        """
+        cut = [
+            (min(length, most or length), count)
+            for length, count in sorted((self.lengths or {}).items())
+        ]
+        allowed = [(length, count) for length, count in cut if length >= least and count]
+        if not allowed:
+            return least
+        return allowed[_draw([count for _, count in allowed], seed, number)][0]
+
+    def draw_context(self, seed: int, number: int) -> tuple[int, ...]:
+        """Draw the given tokens of a sample as training sequences have them; () for none.
+
+        They depend on (seed, number) alone.
+
+        Args:
+            seed: seed of the draw.
+            number: number of the sample.
+        """
+        if not self.contexts:
+            return ()
+        return self.contexts[_draw([count for _, count in self.contexts], seed, number)][0]
+
+
+def _draw(counts: Sequence[int], seed: int, number: int) -> int:
+    """Draw an index in proportion to the counts; it depends on (seed, number) alone."""
+    share = np.random.Generator(np.random.Philox(key=seed, counter=number)).random()
+    total = np.cumsum(counts)
+    return int(np.searchsorted(total, share * total[-1], side="right"))
