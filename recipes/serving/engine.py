@@ -24,6 +24,7 @@ from recipes.generation.pipeline import Drawing, Generated, Pipeline
 from recipes.generation.sampling import Sampling
 from recipes.model_io import make_sampler
 from recipes.serving.chances import Chance, chances, check_exact
+from recipes.serving.limits import write_vocabulary
 from recipes.serving.metrics import Metrics
 from recipes.serving.page import LiveFilm
 from recipes.serving.requests import RefusedError, TextRequest
@@ -206,6 +207,7 @@ class Engine:
         self._sampler = make_sampler(saved, defaults.sampler)
         self._keeps = keeps_tokens(saved, self._sampler)
         self.pieces = pieces_of(saved)
+        self._vocabulary = write_vocabulary(self.pieces)
         self._names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
 
     @property
@@ -294,7 +296,7 @@ class Engine:
         schema = request.body.response_format is not None
         with self._compiling if schema else nullcontext():
             answer.check()
-            drawing = request.drawing(self.pipeline, self.defaults)
+            drawing = request.drawing(self.pipeline, self.defaults, self._vocabulary)
         if request.body.likely is not None:
             check_exact(drawing, self._sampler, self._keeps)
         with self._rows.lent(request.count, answer.check):

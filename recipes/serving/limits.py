@@ -1,10 +1,8 @@
 """Limits of JSON schemas from requests: each is converted in a process of its own first.
 
-    python -m recipes.serving.limits < schema.json
-
-A pattern of twenty characters may have an automaton of a million states, and nothing in this
-process can stop its construction. The other process has a limit of time and of memory, and prints
-the number of states over bytes.
+A pattern of twenty characters may have an automaton of a million states, and nothing in a process
+can stop its construction. The other process makes the same conversion with a limit of time and of
+memory. It reads the schema and the vocabulary from its input, and prints the number of transitions.
 """
 
 import json
@@ -12,24 +10,37 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
-from recipes.generation.patterns import OF_BYTES, is_quotable, regex_of, transitions_of
+from recipes.generation.patterns import is_quotable, regex_of, transitions_of
 from recipes.generation.schemas import adapt_schema
 
 NAME = "response_format"
 CHARACTERS = 16_384
 """Largest size of a schema as JSON."""
-STATES = 4096
-"""Largest number of states over bytes."""
-SECONDS = 2
-"""Largest time of the conversion."""
+TRANSITIONS = 2**21
+"""Largest number of transitions of the automaton over tokens."""
+SECONDS = 3
+"""Largest time of the conversion on a processor."""
 MEMORY = 2**30
 """Bytes of memory of the conversion."""
 
 
-def check_schema(schema: Mapping[str, Any]) -> None:
+def write_vocabulary(pieces: Mapping[int, bytes]) -> str:
+    """Return the bytes of each token in the form that ``check_schema`` takes."""
+    tokens: dict[str, list[int]] = {}
+    for token, piece in pieces.items():
+        tokens.setdefault(piece.hex(), []).append(token)
+    return json.dumps(tokens)
+
+
+def check_schema(schema: Mapping[str, Any], vocabulary: str) -> None:
     """Check that a schema can be converted within the limits.
+
+    Args:
+        schema: the schema.
+        vocabulary: see ``write_vocabulary``.
 
     Raises:
         ValueError: it cannot, or it is not one that is supported.
@@ -42,20 +53,25 @@ def check_schema(schema: Mapping[str, Any]) -> None:
     command = [sys.executable, "-m", "recipes.serving.limits"]
     try:
         child = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=3 * SECONDS, check=False
+            command,
+            input=f"[{text}, {vocabulary}]",
+            capture_output=True,
+            text=True,
+            timeout=3 * SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise ValueError(_too_large()) from None
     if child.returncode == 2:
         raise ValueError(child.stdout)
-    if child.returncode != 0 or int(child.stdout) > STATES:
+    if child.returncode != 0 or int(child.stdout) > TRANSITIONS:
         raise ValueError(_too_large())
 
 
 def _too_large() -> str:
     return (
-        f"{NAME}: the automaton of the schema is too large, must have at most {STATES} states over "
-        f"bytes and be made in {SECONDS} seconds; bound its patterns, lengths and nesting"
+        f"{NAME}: the automaton of the schema is too large, must have at most {TRANSITIONS} "
+        f"transitions and be made in {SECONDS} seconds; bound its patterns, lengths and nesting"
     )
 
 
@@ -64,14 +80,16 @@ def main() -> int:
 
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    schema = json.load(sys.stdin)
+    schema, vocabulary = json.load(sys.stdin)
+    tokens = {bytes.fromhex(piece): numbers for piece, numbers in vocabulary.items()}
+    size = max(chain(*tokens.values()), default=0) + 1
     try:
         adapted = adapt_schema(schema, partial(is_quotable, NAME), f"{NAME}: #")
-        transitions, *_ = transitions_of(NAME, regex_of(NAME, adapted), OF_BYTES, 256)
+        transitions, *_ = transitions_of(NAME, regex_of(NAME, adapted), tokens, size)
     except (ValueError, ModuleNotFoundError) as error:
         print(error, end="")
         return 2
-    print(len(transitions))
+    print(sum(map(len, transitions.values())))
     return 0
 
 

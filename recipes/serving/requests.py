@@ -270,12 +270,13 @@ class TextRequest:
         """Number of texts."""
         return len(self.body.prompts) * (self.body.n or 1)
 
-    def drawing(self, pipeline: Pipeline, defaults: Sampling) -> Drawing:
+    def drawing(self, pipeline: Pipeline, defaults: Sampling, vocabulary: str) -> Drawing:
         """Return the samples to draw, after all checks.
 
         Args:
             pipeline: the model.
             defaults: options of the server, for fields that are not in the body.
+            vocabulary: tokens of the model, see ``check_schema``.
 
         Raises:
             RefusedError, TypeError, ValueError: what the model does not support.
@@ -283,7 +284,7 @@ class TextRequest:
         body = self.body
         schema = body.schema_
         if schema is not None:
-            check_schema(schema)
+            check_schema(schema, vocabulary)
         steering = {
             name: value
             for name in ("steps", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
