@@ -1,7 +1,7 @@
 """Graphs: communities of 12 to 20 nodes, and drug-like molecules of MOSES as atoms and bonds.
 
     pip install "ddlib[graphs]"
-    python -m recipes.graphs communities --smoke  # five minutes on two cores
+    python -m recipes.graphs communities --smoke  # one to two minutes on two cores
     python -m recipes.generate runs/smoke/graphs/communities --samples 24 --out graphs.png
     python -m recipes.evaluate runs/smoke/graphs/communities --samples 128 --steps 128
     # molecules; the data are in molsets

@@ -41,9 +41,11 @@ class Sizes:
     reversed: int = 50
     drawn: int = 20
     """Pictures of each label."""
+    judged: int = 20
+    """Epochs of the classifier that judges them."""
 
 
-TINY = Sizes(steps=4, batch=8, dim=16, depth=1, tested=20, reversed=4, drawn=3)
+TINY = Sizes(steps=4, batch=8, dim=16, depth=1, tested=20, reversed=4, drawn=3, judged=1)
 
 
 PROCESS = Product({"pixel": Masked(LEVELS, Linear()), "label": Masked(CLASSES, Linear())}, FIELDS)
@@ -131,7 +133,7 @@ def measure(name: str, network: FieldDiT, seed: int, sizes: Sizes) -> dict[str, 
     return result | {
         "picture_nats": nats,
         "reverse_accuracy": float((best == x[: sizes.reversed, LABEL]).double().mean()),
-        "right_class": class_accuracy(judge(), *pictures(network, seed, sizes)),
+        "right_class": class_accuracy(judge(sizes.judged), *pictures(network, seed, sizes)),
     }
 
 
@@ -169,11 +171,11 @@ def pictures(
 
 
 @cache
-def judge() -> Any:
+def judge(epochs: int) -> Any:
     """Return a convolutional classifier of the training pictures, which judges samples."""
     rows = digits(Sizes().tested)[0]
     return train_classifier(
-        rows[:, :LABEL], rows[:, LABEL], (SIDE, SIDE), values_of(LEVELS), epochs=20
+        rows[:, :LABEL], rows[:, LABEL], (SIDE, SIDE), values_of(LEVELS), epochs=epochs
     )
 
 
@@ -191,7 +193,7 @@ def of_data(sizes: Sizes) -> dict[str, float]:
     return {
         "accuracy": float((log_probs.argmax(1) == x[:, LABEL]).double().mean()),
         "nats": -float(log_probs.gather(1, x[:, LABEL, None]).mean()),
-        "right_class": class_accuracy(judge(), x[:, :LABEL], x[:, LABEL]),
+        "right_class": class_accuracy(judge(sizes.judged), x[:, :LABEL], x[:, LABEL]),
     }
 
 
