@@ -103,10 +103,15 @@ def by_label(replicates: Sequence[Terms], data: "Prepared") -> dict[str, Estimat
 
 
 def by_field(replicates: Sequence[Terms], alphabets: Alphabets) -> dict[str, Estimate]:
-    """Return the bound of each field in bits per value, by its name; empty for one alphabet."""
+    """Return the bound of each field in bits per value, by its name; empty for one alphabet.
+
+    A field of which everything is given has none.
+    """
     whole = Terms.average(replicates)
     result = {}
     for number, name in enumerate(alphabets.names):
+        if not int(whole.field_tokens[:, number].sum()):
+            continue
         nats = Estimate.of(whole.of_field(number), [one.of_field(number) for one in replicates])
         result[name] = nats.scale(1 / math.log(2), "bits/value")
     return result

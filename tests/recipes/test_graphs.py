@@ -191,6 +191,7 @@ def test_evaluation_measures_the_pairs_and_the_statistics(whole):
     sizes = [int(data.validation[row][0]) + 1 for row in range(len(data.validation))]
     assert result["protocol"]["tokens"] == sum(n * (n - 1) // 2 for n in sizes)
     assert result["references"]["uniform"] == pytest.approx(np.log(2))
+    assert result["by_field"].keys() == {"edge"}, "sizes, and nodes of one type, are given"
     metrics = result["samples"]["metrics"]
     assert metrics["degree_mmd"] > metrics["degree_mmd_of_train"] > 0
     assert metrics["connected_of_data"] == 1 and "validity" not in metrics
