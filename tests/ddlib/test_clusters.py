@@ -473,6 +473,8 @@ def test_a_csv_file_gives_a_tree(tmp_path):
         b"\xef\xbb\xbf" + file.read_bytes()
     )  # a byte order mark, as spreadsheets write it
     assert csv_parents(file, VOCABULARY)[1] == names
+    file.write_text("token,kind,living\ncat,pets,yes\ndog,pets,yes\nivy,plant,yes\noak,plant,yes\n")
+    assert csv_parents(file, VOCABULARY)[1] == {"kind": ["pets", "plant"], "living": ["yes"]}
     file.write_text("cat,a\ncat,b\n")
     with pytest.raises(ValueError, match="line 2: token 'cat' occurs twice"):
         csv_parents(file, VOCABULARY)
