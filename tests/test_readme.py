@@ -64,6 +64,11 @@ HELPERS = {  # public classes that are not parts
     "TrainingRows",
     "UnsupportedError",
     "Cache",
+    "Batcher",
+    "Session",
+    "Captured",
+    "CaptureError",
+    "FixedCapacity",
 }
 LONG = [
     f"ddlib.integrations.{name}" for name in ("lightning", "lightning_data", "transformers")
