@@ -223,7 +223,8 @@ class Completion(Body):
 
     @property
     def prompts(self) -> list[Prompt]:
-        return list(self.prompt) if isinstance(self.prompt, list) else [self.prompt or None]
+        several = self.prompt if isinstance(self.prompt, list) else [self.prompt]
+        return [one or None for one in several]
 
     @property
     def likely(self) -> int | None:

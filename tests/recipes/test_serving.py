@@ -286,6 +286,7 @@ def test_a_wrong_field_is_refused_with_its_value_and_the_rule(served, field):
         ),
         ({"response_format": format_of({"enum": ["a" * 20_000]})}, "the schema has 2.* characters"),
         ({"response_format": format_of({"type": "strong"})}, "response_format: "),
+        ({"response_format": format_of({"$ref": "file:///etc/passwd"})}, "Invalid reference path"),
     ],
 )
 def test_what_does_not_go_together_is_refused(served, fields, message):
@@ -499,7 +500,7 @@ def test_the_beginning_of_a_stop_string_is_held(text, stops, size):
 
 
 def test_prompts_of_several_lengths_are_answered(speaking):
-    prompts = ["The state of our union", "We", "No."]
+    prompts = ["The state of our union", "We", "No.", ""]
     together = speaking.text(prompts, seed=1, max_tokens=7)
     alone = [speaking.text(one, seed=1, max_tokens=7)[0].text for one in prompts]
     assert [one.text for one in together] == alone
