@@ -6,7 +6,7 @@
     python -m recipes.evaluate runs/smoke/graphs/communities --samples 128 --steps 128
     # molecules; the data are in molsets
     pip install "ddlib[molecules]" && pip install --no-deps molsets
-    python -m recipes.graphs molecules --smoke    # 16,000 molecules of at most 27 atoms
+    python -m recipes.graphs molecules --smoke    # 16,000 of at most 27 atoms, two minutes
     python -m recipes.graphs molecules                                     # full size, one device
 
 A sequence is the number of nodes, which is given, then the nodes and the pairs of nodes, each with
