@@ -340,7 +340,7 @@ def test_loops_are_measured_beside_each_other(monkeypatch, tmp_path, capsys):
 def test_joint_calls_change_no_tokens_of_a_tiny_network():
     model = together.network(None, tiny=True)
     plans = together.drawings(model, 4, 48)
-    assert together.measure_overhead(model, plans, 48)["ratios"]["beyond"] > 0
+    assert together.measure_overhead(model, plans, 48)["ratios"]["beyond, at once"] > 0
     changes = together.count_changes(model, plans[:2], 48)
     assert all(0 == one["changed"] < one["tokens"] for one in changes.values())
     assert set(together.check_products(torch.float32, 32)) >= {"1", "64"}
