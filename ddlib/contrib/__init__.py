@@ -11,7 +11,7 @@ from ddlib.contrib.consistency import bridge, consistency_loss
 from ddlib.contrib.constraints.automaton import Automaton
 from ddlib.contrib.constraints.constraint import Constraint
 from ddlib.contrib.filmed import Event, Film, Filmed, Frame, Mark
-from ddlib.contrib.fixed_capacity import FixedCapacity
+from ddlib.contrib.fixed_capacity.control import FixedCapacity
 from ddlib.contrib.halton import Halton
 from ddlib.contrib.lanes import Lanes
 from ddlib.contrib.leave_one_out import Probe, leave_one_out_probe

@@ -1,0 +1,1 @@
+"""Sampling in steps of fixed sizes."""
