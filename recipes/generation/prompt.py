@@ -26,9 +26,9 @@ from ddlib.samplers import Sampler
 from recipes.data.unknown import LISTED, list_symbols
 from recipes.model_io import LoadedModel, ModelFiles
 
-GAP = re.compile(r"\[MASK(?::(\d+))?\]")
-LIKE_A_GAP = re.compile(r"[\[<({]\|?\s*mask\s*(?::\s*\d*\s*)?\|?[\]>)}]", re.IGNORECASE)
-"""Spellings of a gap in other software."""
+GAP = re.compile(r"\[MASK(?::([0-9]{1,9}))?\]")
+LIKE_A_GAP = re.compile(r"[\[<({]\|?\s*mask\s*(?::[\s\d.,+-]*)?\|?[\]>)}]", re.IGNORECASE)
+"""Spellings of a gap in other software, and numbers of tokens that are none."""
 
 Conversation = Sequence[Mapping[str, str]]
 """Messages, each with its ``role`` and its ``content``."""
@@ -221,6 +221,7 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
     Raises:
         ValueError: it is longer than ``length``; a gap where the process has no mask.
     """
+    check_fits(sum(int(gap[1] or 1) for gap in GAP.finditer(text)), length)
     states = saved.beginning
     end = 0
     for gap in GAP.finditer(text):
@@ -233,7 +234,7 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
         check_gaps(saved)
     if end and saved.special.eos is not None:
         states.append(saved.special.eos)
-    check_fits(states, length)
+    check_fits(len(states), length)
     if end and saved.rows == "padded":
         states += [saved.special.pad] * (length - len(states))
     if end and saved.rows == "exact" and not saved.draws_lengths and len(states) != length:
@@ -260,11 +261,11 @@ def has_mask(saved: ModelFiles) -> bool:
     return saved.process.num_states > saved.process.vocab_size
 
 
-def check_fits(states: Sequence[int], length: int) -> None:
-    """Raise ValueError for a prompt that is longer than its row."""
-    if len(states) > length:
+def check_fits(count: int, length: int) -> None:
+    """Raise ValueError for a prompt with more tokens than its row."""
+    if count > length:
         raise ValueError(
-            f"prompt: {len(states)} tokens with its special ones, must be at most {length}, the "
+            f"prompt: {count} tokens with its special ones, must be at most {length}, the "
             "length of the sequence"
         )
 
@@ -320,7 +321,7 @@ def row(
         length = lead + min(-(-drawn // block) * block, most)
         saved.check_length(length)
     length = length or saved.length
-    check_fits(stands, length)
+    check_fits(len(stands), length)
     if prompt is not None and len(stands) == length:
         raise ValueError(
             f"prompt: its {length} tokens, with special ones, fill the sequence, so nothing would "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from recipes.generation.pipeline import Drawing, Pipeline, TextOptions
 from recipes.generation.prompt import Prompt, has_gaps
@@ -60,6 +60,7 @@ NAMES = {
 
 
 WORDS = {
+    "Extra inputs are not permitted": "is not a field",
     "Field required": "must be given",
     "valid dictionary": "object of JSON",
     "valid boolean": "boolean",
@@ -124,10 +125,20 @@ class TextPart(_Part):
 class Message(_Part):
     """Message of a chat."""
 
-    model_config = ConfigDict(extra="ignore")  # such as refusal and annotations of an answer
-
     role: Literal["system", "user", "assistant"]
     content: str | list[TextPart]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, values: object) -> object:
+        """Leave out fields of an answer that have no value, such as refusal and annotations."""
+        if not isinstance(values, dict):
+            return values
+        return {
+            name: value
+            for name, value in values.items()
+            if name in cls.model_fields or value not in (None, [])
+        }
 
     @property
     def plain(self) -> dict[str, str]:
@@ -411,7 +422,9 @@ def _refusal(error: ValidationError) -> RefusedError:
     mine = [one for one in mine if len(_place(one["loc"])) == deepest]
     mine = [one for one in mine if not one["type"].endswith("_type")] or mine
     place = _place(mine[0]["loc"])
-    rules = dict.fromkeys(_rule(one["msg"]) for one in mine)
+    rules = dict.fromkeys(_rule(one["msg"]) for one in mine if _place(one["loc"]) == place)
+    if mine[0]["type"] == "extra_forbidden":
+        place = [*_place(mine[0]["loc"][:-1]), str(mine[0]["loc"][-1])]
     value = "" if mine[0]["type"] == "missing" else f"={_short(mine[0]['input'])}"
     return RefusedError(f"{'.'.join(place)}{value}: {', or '.join(rules)}", field)
 
@@ -419,6 +432,7 @@ def _refusal(error: ValidationError) -> RefusedError:
 def _rule(message: str) -> str:
     """Return the rule of a message of pydantic."""
     rule = re.sub(r"^\w+ should", "must", message).replace("after validation, not", "and has")
+    rule = re.sub(r" or instance of \w+", "", rule)
     for theirs, ours in WORDS.items():
         rule = rule.replace(theirs, ours)
     return rule

@@ -4,6 +4,7 @@ import hmac
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -287,7 +288,9 @@ class Server:
             if len(body) > BYTES:
                 raise RefusedError(f"the body has more than {BYTES} bytes", None, 413)
         try:
-            return json.loads(bytes(body), parse_constant=_refuse_constant)
+            return json.loads(
+                bytes(body), parse_constant=_refuse_constant, object_pairs_hook=_unlike
+            )
         except (ValueError, RecursionError) as error:
             raise RefusedError(f"the body must be JSON: {error}") from error
 
@@ -301,6 +304,15 @@ class Server:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a value of JSON")
+
+
+def _unlike(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; raise ValueError for a name that it has twice."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"an object has {json.dumps(name)} twice")
+    return values
 
 
 def _event(data: Mapping[str, Any], name: str | None = None) -> str:

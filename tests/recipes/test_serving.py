@@ -146,6 +146,14 @@ def test_chats_are_answered_and_streamed(speaking):
     assert client.create(**ways | {"messages": answered}).choices[0].message.content is not None
 
 
+def test_a_field_of_a_message_without_effect_is_refused(served):
+    messages = [{"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}]
+    answer = served.post("/v1/chat/completions", {"model": "run", "messages": messages})
+    assert answer.status_code == 400
+    message = answer.json()["error"]["message"]
+    assert message == 'messages.0.tool_calls=[{"id": "1"}]: is not a field'
+
+
 def test_a_model_without_a_chat_template_says_so(served):
     with pytest.raises(openai.BadRequestError, match="has no chat template"):
         served.client.chat.completions.create(model="run", messages=QUESTION)
@@ -275,6 +283,19 @@ def test_a_wrong_field_is_refused_with_its_value_and_the_rule(served, field):
     [
         ({"n": 17}, r"n=17: makes 17 texts of 1 prompt\(s\), must make at most 16"),
         ({"prompt": "We [MASK:0]"}, r"prompt: \[MASK:0\] has no token"),
+        ({"prompt": "We [MASK:999999999]"}, "prompt: 999999999 tokens .* must be at most 24"),
+        ({"prompt": f"We [MASK:{'9' * 30}]"}, "would be read as text; did you mean"),
+        ({"prompt": "We [MASK:-1]"}, r"\[MASK:-1\] would be read as text; did you mean"),
+        ({"prompt": "We [MASK:\u0663]"}, "would be read as text; did you mean"),
+        (
+            {"stream": True, "stream_options": {"usage": True}},
+            "stream_options.usage=true: is not a field",
+        ),
+        (
+            {"response_format": {"type": "text", "schema": 1}},
+            "response_format.schema=1: is not a field",
+        ),
+        ({"response_format": "json"}, 'response_format="json": must be an object of JSON$'),
         ({"prompt": "We [MASK]", "stop": "a"}, 'stop="a": not with gaps in a prompt'),
         ({"prompt": ["We [MASK]", "We"]}, "prompt: must have gaps in all of its texts"),
         ({"prompt": "\ud800"}, "prompt=.*: must be text in UTF-8"),
@@ -301,6 +322,7 @@ def test_what_does_not_go_together_is_refused(served, fields, message):
         (b"{", 400, "the body must be JSON"),
         (b"[1]", 400, "the body must be an object of JSON"),
         (b'{"model": "run", "temperature": NaN}', 400, "NaN is not a value of JSON"),
+        (b'{"model": "run", "n": 1, "n": 2}', 400, 'an object has "n" twice'),
         (b"[" * 100_000, 400, "the body must be JSON"),
         (b'"' + b"a" * 2**20 + b'"', 413, "the body has more than 1048576 bytes"),
         (b'{"model": "another"}', 404, "model='another': must be 'run'"),
