@@ -82,7 +82,8 @@ def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
             prepared.layout.fixed or max(prepared.layout.lengths or {1: 1}) + prepared.layout.ends
         )
         rows = f"--data.length {length}" + " --data.packed" * prepared.ragged
-        lines = [f"python -m recipes.owt mdlm --smoke --data.folder {place} {rows}"]
+        recipe = "graphs communities" if prepared.layout.kind in GRAPHS else "owt mdlm"
+        lines = [f"python -m recipes.{recipe} --smoke --data.folder {place} {rows}"]
         if prepared.classes:
             lines.append("--model.num-classes run")
         if len(prepared.shape) == 2:
@@ -165,6 +166,9 @@ CORPORA: dict[str, Callable[[argparse.Namespace], Corpus]] = {
 
 PAPERS = ("owt", "lm1b")
 """The commands for whose text there is a paper's recipe of the same name."""
+
+GRAPHS = ("graphs", "communities", "molecule_graphs")
+"""Kinds of sources whose sequences are graphs."""
 
 
 SOURCE = "source"

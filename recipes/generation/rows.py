@@ -123,9 +123,9 @@ def read_incomplete(layout: Layout, path: Path) -> Rows:
     for name in columns:
         if name not in layout.positions:
             near = get_close_matches(name, layout.positions, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise ValueError(
-                f"impute={path}: has the column {name!r}, which the model lacks{hint} Leave it out"
+                f"impute={path}: has the column {name!r}, which the model lacks{hint}; leave it out"
             )
     count = len(next(iter(columns.values())))
     parts = [_known(field, columns.get(field.name), count) for field in fields_of(layout)]

@@ -11,6 +11,8 @@ from refusals import refused_with
 from training_runs import trains
 from zoo.runs import ALONE, quiet, recipe
 
+from recipes import graphs as graphs_command
+from recipes import prepare as prepare_command
 from recipes.config import Data
 from recipes.data import Layout, SymbolCorpus, open_prepared, prepare
 from recipes.domains.graphs.communities import Communities
@@ -112,6 +114,11 @@ def link(graph):
     return json.dumps(nx.node_link_data(graph, edges="edges"))
 
 
+def nodes_and_edges(nodes, edges):
+    links = [{"source": one, "target": other} for one, other in edges]
+    return json.dumps({"nodes": [{"id": node} for node in nodes], "edges": links})
+
+
 HALF = typed(nx.path_graph(3))
 del HALF.nodes[1][TYPE]
 LINES = {
@@ -121,6 +128,10 @@ LINES = {
     "large": (link(nx.path_graph(7)), "line 2: has 7 nodes, must have 2 to 6, the number of slots"),
     "alone": (link(nx.path_graph(1)), "line 2: has 1 nodes, must have 2 to 6"),
     "half": (link(HALF), "line 2: one of its nodes has no attribute 'type', others have it"),
+    "repeated": (nodes_and_edges([0, 1], [(0, 1), (1, 0)]), "line 2: .* two edges are between the"),
+    "unknown node": (nodes_and_edges([0, 1], [(0, 7)]), "line 2: .* 2 nodes are listed, and 3"),
+    "node twice": (nodes_and_edges([0, 0, 1], [(0, 1)]), "line 2: .* 3 nodes are listed, and 2"),
+    "list": ("[1, 2]", "line 2: .* is list, must be an object with nodes and edges"),
     "no graph": ("{}", "line 2: is not a graph in .jsonl"),
     "no JSON": ("nonsense", "line 2: is not a graph in .jsonl"),
 }
@@ -133,6 +144,18 @@ def test_other_graphs_of_files_are_refused_with_their_line(tmp_path, line, messa
     file.write_text(f"{link(typed(pair) if 'solid' in line else pair)}\n{line}\n")
     with pytest.raises(ValueError, match=message):
         Graphs(str(file), slots=6).load()
+
+
+def test_the_command_that_trains_on_own_graphs_works(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = [link(nx.cycle_graph(nodes)) for nodes in (3, 4, 5, 4, 3, 5)]
+    Path("own.jsonl").write_text("\n".join(lines))
+    prepare_command.main(["graphs", "--files", "own.jsonl", "--held-out", "2", "--out", "own"])
+    printed = capsys.readouterr().out.partition("train on it: ")[2].partition("\n(")[0]
+    words = printed.replace("\\\n", "").split()
+    assert words[:3] == ["python", "-m", "recipes.graphs"]
+    graphs_command.main([*words[3:], "--steps", "1"])
+    assert list(Path("runs/own/samples").iterdir())
 
 
 def test_molecules_come_back_as_their_canonical_smiles():

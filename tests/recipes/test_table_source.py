@@ -218,6 +218,16 @@ columns:
     assert layout.fields[3].process == {"kind": "gidd", "p_uniform": 0.2}
 
 
+def test_digits_that_a_number_would_change_are_categories(tmp_path):
+    rows = zip(["00501", "90210", ""], ["08", "9", "10"], ["9007199254740994"] * 3, strict=True)
+    files = write(tmp_path / "x.csv", rows, ["postal code", "hour", "large"])
+    table = Table(files=files).load()
+    symbols = {field.name: field.symbols for field in table.fields}
+    assert symbols["postal code"] == ("00501", "90210", MISSING)
+    assert symbols["hour"] == ("8", "9", "10")
+    assert symbols["large"] == ("9007199254740994",)
+
+
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("name", noise.NAMED)
 @pytest.mark.parametrize("size", [1, 2, 7, 30])
@@ -250,6 +260,10 @@ BAD = """
     read('a', '1', 'x', '3') | ValueError | column 'a': 1 of 3 values are not finite numbers, the
         first is 'x' in row 2. State what the column is in a schema
     read('a', '1', 'inf') | ValueError | first is 'inf' in row 2
+    read('a;b', '1;x', '2;y') | ValueError | x.csv: has ';' between its fields, must have ','
+    read('a,b', '1,"x', '2,y', '3,z') | ValueError | x.csv: line 4 cannot be read: unexpected end
+    read('a', '9007199254740993') | ValueError | 9007199254740993 in row 1 is not exact as a
+    read('a', '[missing]', 'x', '') | ValueError | column 'a': '.missing.' is the name of a missing
     Table(files='none.csv').load() | FileNotFoundError | files='none.csv': there is no
     Table(files='x.csv', schema='y.yaml', missing=['?']) | ValueError | missing=.*not with a schema
     Table(files='x.csv', schema='none.yaml').identity() | FileNotFoundError | schema='none.yaml'

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 
@@ -12,10 +13,30 @@ from recipes.data.sources.files import identity, matching, suffix, text_lines
 from recipes.domains.graphs.sequences import sequences_of
 from recipes.domains.graphs.slots import TYPE, Slots, check_graph
 
+
+def _linked(values: Any) -> nx.Graph:
+    """Return the graph of nodes and links, of which networkx merges those that are there twice.
+
+    Raises:
+        TypeError, ValueError: not nodes and links; a node or an edge twice, an edge of no node.
+    """
+    if not isinstance(values, dict):
+        raise TypeError(f"is {type(values).__name__}, must be an object with nodes and edges")
+    graph = nx.node_link_graph(values, edges="edges", multigraph=False)
+    listed = len(values["nodes"])
+    if len(graph) != listed:
+        raise ValueError(
+            f"{listed} nodes are listed, and {len(graph)} different ones are in nodes and edges"
+        )
+    if not graph.is_multigraph() and graph.number_of_edges() != len(values["edges"]):
+        raise ValueError("two edges are between the same nodes, must be one")
+    return graph
+
+
 READERS: dict[str, Callable[[str], nx.Graph]] = {
     ".g6": lambda line: nx.from_graph6_bytes(line.encode()),
     ".s6": lambda line: nx.from_sparse6_bytes(line.encode()),
-    ".jsonl": lambda line: nx.node_link_graph(json.loads(line), edges="edges"),
+    ".jsonl": lambda line: _linked(json.loads(line)),
 }
 """Function that reads a graph of a line, by suffix."""
 

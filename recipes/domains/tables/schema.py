@@ -136,11 +136,14 @@ def schema_file(path: str) -> Path:
 def propose(columns: Mapping[str, Column], missing: Sequence[str] = ()) -> Schema:
     """Return a schema for columns: numbers where all values are, categories elsewhere.
 
+    Digits of one length are categories if some begin with 0, as postal codes do.
+
     A column without values is ignored, and in more than 256 rows one that numbers them or that has
     another text in each.
 
     Raises:
-        ValueError: a column of which some values are numbers and others are not.
+        ValueError: a column of which some values are numbers and others are not, or of integers
+            that a float64 rounds.
     """
     return Schema(
         columns={name: _propose(column) for name, column in columns.items()},
@@ -152,25 +155,32 @@ def _propose(column: Column) -> ColumnSchema:
     there = int((~column.missing).sum())
     if not there:
         return ColumnSchema(kind="ignore")
-    share = column.share_of_numbers
-    if share == 1:
-        numbers = column.numbers()
+    if column.share_of_numbers > 0 and not _codes(column):
+        try:
+            numbers = column.numbers()
+        except ValueError as error:
+            raise ValueError(
+                f"{error}. State what the column is in a schema: kind category or ignore, or the "
+                "texts of missing values (missing: [...])"
+            ) from error
         numbered = (np.arange(len(numbers)) + first for first in (0, 1))
         if there > EXACT and any(np.array_equal(numbers, each) for each in numbered):
             return ColumnSchema(kind="ignore")
         return ColumnSchema(kind="number", bins=_bins(numbers[~column.missing]), process="tree")
-    if share > 0:
-        try:
-            column.numbers()
-        except ValueError as error:
-            raise ValueError(
-                f"{error}. State what the column is in a schema: kind category, or the texts of "
-                "missing values (missing: [...])"
-            ) from error
     distinct = len(set(column.texts()) - {None})
     if distinct == there > EXACT:
         return ColumnSchema(kind="ignore")
     return ColumnSchema(kind="category", process="masks")
+
+
+def _codes(column: Column) -> bool:
+    """Return whether values are digits of one length, some with a zero that a number has not."""
+    texts = {text for text in column.texts() if text is not None}
+    return (
+        all(text.isdecimal() for text in texts)
+        and len({len(text) for text in texts}) == 1
+        and any(text.startswith("0") and len(text) > 1 for text in texts)
+    )
 
 
 def _bins(numbers: Float[np.ndarray, " N"]) -> int | Literal["exact"]:
@@ -196,6 +206,8 @@ def fit(name: str, column: Column, schema: ColumnSchema) -> Field:
         symbols = cells.names
     else:
         texts = {text for text in column.texts() if text is not None}
+        if MISSING in texts:
+            raise ValueError(f"{column.place}: {MISSING!r} is the name of a missing value")
         symbols = tuple(sorted(texts)) if schema.values is None else schema.values
         if unknown := sorted(texts - set(symbols)):
             raise ValueError(
