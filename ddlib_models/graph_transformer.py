@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ddlib_models.dit.adaptive_norm import LayerNorm, modulate
 from ddlib_models.dit.layers import GELU, Modulation, TimeEmbedding
 from ddlib_models.io.pretrained import Pretrained
+from ddlib_models.validation import check_least
 
 
 class Slots:
@@ -175,9 +176,7 @@ class GraphTransformer(Pretrained, nn.Module):
                 "of nodes, of nodes and of pairs, at least as many states as tokens"
             )
         widths = {"dim": dim, "pair_dim": pair_dim, "depth": depth, "heads": heads}
-        for name, value in (widths | {"cond_dim": cond_dim}).items():
-            if value < 1:
-                raise ValueError(f"{name}={value}: must be at least 1")
+        check_least(1, **widths, cond_dim=cond_dim)
         if dim % heads:
             raise ValueError(f"dim={dim}, heads={heads}: dim must be a multiple of heads")
         (states_of_size, self.slots), (node_states, node_types), (pair_states, pair_types) = sizes

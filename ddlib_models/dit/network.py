@@ -42,6 +42,7 @@ from ddlib_models.dit.layers import (
 from ddlib_models.dit.positions import positions_of
 from ddlib_models.io.pretrained import Pretrained
 from ddlib_models.kv_cache import Cache, Store, check_cache
+from ddlib_models.validation import check_least, check_shares, check_states
 from ddlib_models.window_cache import WindowCache, check_window
 
 
@@ -179,9 +180,9 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
     ) -> None:
         super().__init__()
         check_states(num_states, vocab_size)
-        _check_least(1, dim=dim, depth=depth, heads=heads, cond_dim=cond_dim, pad_to=pad_to)
-        _check_shares(dropout=dropout, label_dropout=label_dropout)
-        _check_least(0, num_clusters=num_clusters, block_size=block_size, num_classes=num_classes)
+        check_least(1, dim=dim, depth=depth, heads=heads, cond_dim=cond_dim, pad_to=pad_to)
+        check_shares(dropout=dropout, label_dropout=label_dropout)
+        check_least(0, num_clusters=num_clusters, block_size=block_size, num_classes=num_classes)
         self.num_states = num_states
         self.vocab_size = vocab_size
         self.block_size = block_size
@@ -646,26 +647,3 @@ class DiT(Pretrained, nn.Module, coders={list: (_levels, list), tuple: (_levels,
         if t.ndim == 2:  # (B, 1, C), or (1, L, C) for a pack
             vectors = vectors[:, None] if owner is None else vectors[owner][None]
         return self.time(t, vectors)
-
-
-def _check_least(least: int, **values: int) -> None:
-    """Raise ValueError for a number below ``least``."""
-    for name, value in values.items():
-        if value < least:
-            raise ValueError(f"{name}={value}: must be at least {least}")
-
-
-def check_states(num_states: int, vocab_size: int) -> None:
-    """Raise ValueError unless all tokens, at least one, are states."""
-    _check_least(1, vocab_size=vocab_size)
-    if vocab_size > num_states:
-        raise ValueError(
-            f"vocab_size={vocab_size}: tokens are states, so it must be <= num_states={num_states}"
-        )
-
-
-def _check_shares(**values: float) -> None:
-    """Raise ValueError for a probability outside [0, 1)."""
-    for name, value in values.items():
-        if not 0.0 <= value < 1.0:
-            raise ValueError(f"{name}={value}: must lie in [0, 1)")

@@ -12,10 +12,10 @@ from huggingface_hub.errors import StrictDataclassError
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ddlib_models.dit.network import check_states
 from ddlib_models.io.json_files import line, read_model_config
 from ddlib_models.io.pretrained import Pretrained
 from ddlib_models.io.safetensors import load_from_safetensors
+from ddlib_models.validation import check_states
 
 # keys of config.json that concern one machine or copy, and those that could make transformers run
 # code of the hub
