@@ -72,18 +72,12 @@ def advice(corpus: str, folder: Path, prepared: Prepared | None = None) -> str:
     output = shlex.quote(str(Path("runs") / folder.resolve().name))
     if prepared is not None and prepared.layout is not None and prepared.layout.template:
         return _of_chat(prepared, place)
-    if prepared is not None and prepared.layout is not None and prepared.layout.is_row:
-        return (
-            f"train on it: python -m recipes.table columns --data.folder {place} --output.folder "
-            f"{output}\n(minutes on two cores; --smoke takes one)"
-        )
     if prepared is not None and prepared.layout is not None:
         length = (
             prepared.layout.fixed or max(prepared.layout.lengths or {1: 1}) + prepared.layout.ends
         )
         rows = f"--data.length {length}" + " --data.packed" * prepared.ragged
-        recipe = "graphs communities" if prepared.layout.kind in GRAPHS else "owt mdlm"
-        lines = [f"python -m recipes.{recipe} --smoke --data.folder {place} {rows}"]
+        lines = [f"python -m recipes.{prepared.layout.recipe} --smoke --data.folder {place} {rows}"]
         if prepared.classes:
             lines.append("--model.num-classes run")
         if len(prepared.shape) == 2:
@@ -166,9 +160,6 @@ CORPORA: dict[str, Callable[[argparse.Namespace], Corpus]] = {
 
 PAPERS = ("owt", "lm1b")
 """The commands for whose text there is a paper's recipe of the same name."""
-
-GRAPHS = ("graphs", "communities", "molecule_graphs")
-"""Kinds of sources whose sequences are graphs."""
 
 
 SOURCE = "source"

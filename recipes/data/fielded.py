@@ -27,6 +27,7 @@ class Fielded(Sequences):
     fields: tuple[Field, ...]
     positions: tuple[str, ...]
     """Name of the field of each position, (L,)."""
+    recipe: str = "table columns"
 
     def __post_init__(self) -> None:
         check_positions(self.fields, self.positions)

@@ -47,6 +47,8 @@ class Layout:
     """Alphabets of the positions, where there are several; () for one alphabet."""
     positions: tuple[str, ...] = ()
     """Name of the field of each position."""
+    recipe: str = "owt mdlm"
+    """Command and variant that train on the sequences, behind ``python -m recipes.``."""
     contexts: tuple[tuple[tuple[int, ...], int], ...] = ()
     """Given tokens at the front of training sequences, each with the number of its sequences, where
     samples take them; () where nothing is given.

@@ -116,6 +116,8 @@ class Sequences:
     """
     notes: tuple[str, ...] = ()
     """Remarks of the source, for the summary."""
+    recipe: str = "owt mdlm"
+    """Command and variant that train on them, behind ``python -m recipes.``."""
 
     def __post_init__(self) -> None:
         if not self.symbols:
@@ -202,6 +204,7 @@ class Sequences:
             ends=ends,
             voices=self.voices,
             lengths=lengths,
+            recipe=self.recipe,
         )
 
     def files(self) -> Mapping[str, str]:

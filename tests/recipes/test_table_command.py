@@ -52,7 +52,7 @@ def test_the_advice_of_prepare_names_the_command(data, capsys):
     source = data.parent / "mine.csv"
     preparation.main(["table", "--files", str(source), "--out", str(data)])
     shown = capsys.readouterr().out
-    assert f"python -m recipes.table columns --data.folder {data}" in shown
+    assert f"python -m recipes.table columns --smoke --data.folder {data}" in shown
     assert "4 fields of up to 64 symbols" in shown and "sex 2, height" in shown
 
 

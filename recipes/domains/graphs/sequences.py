@@ -31,7 +31,9 @@ def sequences_of(
         raise ValueError("graphs is empty: must have at least one")
     ids = np.stack(rows)
     fields = [Field(name=name, symbols=symbols) for name, symbols in slots.alphabets.items()]
-    return Fielded.of(ids, fields, slots.positions, given=list(slots.given(ids)))
+    return Fielded.of(
+        ids, fields, slots.positions, given=list(slots.given(ids)), recipe="graphs communities"
+    )
 
 
 def is_graphs(layout: Layout) -> bool:
