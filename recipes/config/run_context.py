@@ -52,7 +52,7 @@ class RunContext(ABC):
         """
         raise ValueError("the sequences of the data have no shape")
 
-    def alphabets(self) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+    def _alphabets(self) -> tuple[tuple[Field, ...], tuple[str, ...]]:
         """Fields of the data, and the name of the field of each position; () and () for one
         alphabet.
         """
@@ -60,7 +60,7 @@ class RunContext(ABC):
 
     def fields(self) -> Sequence[str] | None:
         """Name of the field of each position; None for data of one alphabet."""
-        return self.alphabets()[1] or None
+        return self._alphabets()[1] or None
 
     def processes(
         self,
@@ -78,7 +78,7 @@ class RunContext(ABC):
             ValueError: data of one alphabet, a name that is not a field, a process that does not
                 fit.
         """
-        fields = self.alphabets()[0]
+        fields = self._alphabets()[0]
         if not fields:
             raise ValueError("the data have one alphabet, must have fields")
         names = [one.name for one in fields]

@@ -17,6 +17,7 @@ from ddlib.hierarchies import Clusters, random_parents
 from recipes.config import ModelContext, Recipe, RunContext, fitting, numbers, own_times
 from recipes.data import Prepared
 from recipes.data.fields import Field
+from recipes.data.layout import Layout
 from recipes.embeddings.grouping import clusters_for, clusters_there
 from recipes.embeddings.neighbours import stream
 from recipes.engine.model_protocols import Packs, Starts, able, supported_pace
@@ -60,9 +61,9 @@ class FromText(RunContext):
     def shape(self) -> list[int]:
         return list(self._data.shape) or super().shape()
 
-    def alphabets(self) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+    def _alphabets(self) -> tuple[tuple[Field, ...], tuple[str, ...]]:
         layout = self._data.layout
-        return super().alphabets() if layout is None else (layout.fields, layout.positions)
+        return super()._alphabets() if layout is None else (layout.fields, layout.positions)
 
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         if self._world.first and not clusters_there(clusters, self._data):
@@ -125,20 +126,18 @@ def make_process(
     """
     process = dd.build("processes", recipe.process, known, "process").to(world.device)
     dd.check_vocabulary(process, data.tokenizer.get_vocab(), pad=data.pad_id)
-    check_alphabets(process, known)
+    if data.layout is not None and data.layout.positions:
+        check_alphabets(process, data.layout)
     recipe.objective().check_process(process)
     return process
 
 
-def check_alphabets(process: dd.processes.ForwardProcess, known: RunContext) -> None:
+def check_alphabets(process: dd.processes.ForwardProcess, layout: Layout) -> None:
     """Raise ValueError unless each position of the noise has the alphabet of the data there."""
-    fields, positions = known.alphabets()
-    if not positions:
-        return
-    sizes = {one.name: len(one.symbols) for one in fields}
-    first = torch.zeros((1, len(positions)), dtype=torch.int64, device=process.device)
+    sizes = {one.name: len(one.symbols) for one in layout.fields}
+    first = torch.zeros((1, len(layout.positions)), dtype=torch.int64, device=process.device)
     numbers = process.component_of(process.tokens_as_states(first))[0].tolist()
-    for place, (number, name) in enumerate(zip(numbers, positions, strict=True)):
+    for place, (number, name) in enumerate(zip(numbers, layout.positions, strict=True)):
         count = process.components[number].process.vocab_size
         if count != sizes[name]:
             raise ValueError(

@@ -73,9 +73,9 @@ class Published(RunContext):
             else list(self._layout.shape)
         )
 
-    def alphabets(self) -> tuple[tuple[Field, ...], tuple[str, ...]]:
+    def _alphabets(self) -> tuple[tuple[Field, ...], tuple[str, ...]]:
         layout = self._layout
-        return super().alphabets() if layout is None else (layout.fields, layout.positions)
+        return super()._alphabets() if layout is None else (layout.fields, layout.positions)
 
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         return list(load_clusters(self._folder / CLUSTERS, self.fingerprint()).parents)

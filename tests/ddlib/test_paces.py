@@ -490,6 +490,13 @@ def measured(measure, **options):
 
 
 test_bad_paces_and_measures_are_refused = refuses(r"""
+    dd.paces.FieldsInTurn(["a", "b"], ["a", "c"]) | ValueError
+        | order has 'c', must be a field: 'a', 'b'
+    dd.paces.FieldsInTurn(["a", "b"], ["a", ["b", "a"]]) | ValueError | order has 'a' twice
+    dd.paces.FieldsInTurn(["a", "b"], ["a"]) | ValueError | order lacks the field 'b'
+    dd.paces.FieldsInTurn(["a", "b"], "ab") | TypeError | order is 'ab', must be a sequence
+    bound_along(pace=dd.paces.FieldsInTurn(["a", "b"], ["a", "b"])) | ValueError
+        | sequences have length 6, must have that of fields, 2
     bound_along(pace=Blocks(4)) | ValueError | size is 4, must divide the length of the sequence, 6
     bound_along(pace=Blocks(2), denoiser=lambda z, t: flat(z, t)) | TypeError
         | <lambda> takes one time per sequence

@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import pickle
+from itertools import pairwise
 
 import pytest
 import torch
@@ -228,6 +229,40 @@ def test_the_bound_with_the_exact_network_is_the_joint_entropy(product, seed, dt
     entropy = float(-torch.xlogy(joint, joint).sum())
     tolerance = 2e-6 if dtype == F64 else 1e-4
     assert float(diffusion + ends) == pytest.approx(entropy, rel=tolerance, abs=tolerance)
+
+
+@settings(max_examples=examples(50))
+@given(strategies.products(), st.integers(0, 2**31), st.data())
+def test_the_bound_along_fields_in_turn_is_the_joint_entropy(product, seed, data):
+    """In any order of the fields, of which some may share a turn."""
+    fields = [str(int(number)) for number in product.arguments()["fields"]]
+    names = data.draw(st.permutations(sorted(set(fields))))
+    ends = sorted(data.draw(st.sets(st.integers(1, len(names)))) | {len(names)})
+    order = [names[low:high] for low, high in pairwise([0, *ends])]
+    pace = dd.paces.FieldsInTurn(fields, order)
+    x, _ = every_sequence(product, len(fields))
+    joint = torch.zeros([product.vocab_size] * len(fields), dtype=F64)
+    joint[x.unbind(1)] = torch.randn(len(x), dtype=F64, generator=seeded(seed)).softmax(0)
+    exact = exact_cavity(product, joint)
+    diffusion = integrate_bound(product, joint, exact, points=80, pace=pace)
+    prior = (joint[x.unbind(1)] * product.prior_kl(x).sum(1)).sum()
+    entropy = float(-torch.xlogy(joint, joint).sum())
+    assert float(diffusion + prior) == pytest.approx(entropy, rel=2e-6, abs=2e-6)
+
+
+def test_a_field_that_is_generated_first_conditions_the_others():
+    """Along the pace each field is complete before the next begins."""
+    product = Product({"a": Masked(3, Linear()), "b": Masked(4, Linear())}, [0, 1, 1, 0])
+    pace = dd.paces.FieldsInTurn(["a", "b", "b", "a"], ["b", "a"])
+
+    def network(z, t):
+        assert ((t[:, 1:3] == 0).all(1) | (t[:, [0, 3]] == 1).all(1)).all()
+        return torch.zeros(*z.shape, 4, dtype=F64)
+
+    network.own_times = True
+    drawn = dd.sample(product, network, (64, 4), steps=8, pace=pace, generator=seeded())
+    assert drawn[:, [0, 3]].unique().tolist() == [0, 1, 2]
+    assert drawn[:, 1:3].unique().tolist() == [0, 1, 2, 3]
 
 
 def test_the_estimate_of_the_bound_has_the_mean_of_its_fields_and_all_terms_at_inexact_ends():

@@ -17,7 +17,7 @@ from recipes.console import displayed, render
 from recipes.data import Layout, SymbolCorpus, open_prepared, prepare
 from recipes.data.fielded import Fielded
 from recipes.data.fields import Field
-from recipes.engine.setup import FromText, check_alphabets, make_process
+from recipes.engine.setup import FromText, make_process
 from recipes.engine.validation import references
 from recipes.evaluate import Options as Evaluation
 from recipes.evaluate import evaluate
@@ -166,7 +166,6 @@ def test_data_of_one_alphabet_have_no_fields():
     assert known.fields() is None
     with pytest.raises(ValueError, match="the data have one alphabet, must have fields"):
         known.processes()
-    check_alphabets(dd.presets.mdlm(4), known)
 
 
 # sequences with fields

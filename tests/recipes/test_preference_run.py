@@ -303,7 +303,7 @@ def test_a_trained_run_is_read_without_its_pairs(folder, data, begun):
 def test_texts_and_ids_of_a_file(folder, data):
     prepared = open_prepared(data)
     lines = [
-        dict(prompt="to", chosen="of the", rejected="of", score=3),
+        dict(prompt="to", chosen="of the", rejected="of"),
         dict(prompt=[5], chosen=[6, 7], rejected="the"),
         dict(prompt="", chosen="of the", rejected="the"),
     ]
