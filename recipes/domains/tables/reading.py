@@ -183,8 +183,8 @@ def _read_texts(file: Path, delimiter: str) -> "pd.DataFrame":
         for other in set(DELIMITERS) - {delimiter}:
             if all(text.count(other) == names[0].count(other) > 0 for [text] in rows):
                 raise ValueError(
-                    f"{file}: has {other!r} between its fields, must have {delimiter!r}, as its "
-                    "suffix says"
+                    f"{file}: has {other!r} between its fields, must have {delimiter!r} by "
+                    "its suffix"
                 )
     return pd.DataFrame(rows, columns=names, dtype=object)
 
