@@ -1,4 +1,4 @@
-"""Renew the snapshots: ``python -m tests.snapshots [NAME ...]``, such as ``flags draws``.
+"""Renew the snapshots: ``python tests/snapshots [NAME ...]``, such as ``flags draws``.
 
 Without names, all.
 """

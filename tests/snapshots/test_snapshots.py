@@ -1,6 +1,6 @@
 """Agreement of the public interface, draws and losses with the snapshots.
 
-``python -m tests.snapshots`` renews them.
+``python tests/snapshots`` renews them.
 """
 
 import difflib
@@ -25,7 +25,7 @@ def test_names_flags_and_draws_are_as_recorded(name):
     changed = difflib.unified_diff(
         recorded.splitlines(), found.splitlines(), "recorded", "found", lineterm="", n=2
     )
-    assert recorded == found, "\n".join(["renew by: python -m tests.snapshots " + name, *changed])
+    assert recorded == found, "\n".join(["renew by: python tests/snapshots " + name, *changed])
 
 
 @pytest.mark.usefixtures("as_users_call")
@@ -33,7 +33,7 @@ def test_draws_of_levels_are_as_recorded():
     recorded = json.loads(path_of("draws").read_text(encoding="utf-8"))
     for name, draws in recorded_draws.samples(("xi",)).items():
         assert draws.items() <= recorded[name].items(), (
-            f"{name}: renew by: python -m tests.snapshots draws"
+            f"{name}: renew by: python tests/snapshots draws"
         )
 
 
@@ -50,7 +50,7 @@ def test_losses_are_as_recorded():
                 if isinstance(value, str)
                 else pytest.approx(found[kind][name], 1e-12, 1e-12, True)
             )
-            assert value == same, f"{kind}, {name}: renew by: python -m tests.snapshots losses"
+            assert value == same, f"{kind}, {name}: renew by: python tests/snapshots losses"
 
 
 def test_every_requirement_is_refused_by_a_recorded_call():
