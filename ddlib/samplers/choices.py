@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ddlib.paces.sequential import InTurn
 from ddlib.samplers.base import SamplingContext, level_process
+from ddlib.utils.precision import numbers_on
 from ddlib.utils.validation import check_number, require
 
 _GROUPS = 32
@@ -154,7 +155,7 @@ def select_above(ranked: Ranked, bounds: float | tuple[float, ...]) -> Bool[Tens
     """Select the positions with at least this score, or the one of their next edge."""
     if isinstance(bounds, float):
         return ranked.score >= bounds
-    bound = torch.stack([ranked.score.new_full((), each) for each in bounds])
+    bound = numbers_on(ranked.score.device, bounds)
     return ranked.score >= bound[(ranked.level - 1).clamp_min(0)]
 
 

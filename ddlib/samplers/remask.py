@@ -22,6 +22,7 @@ from ddlib.samplers.reverse_step import move, shift
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.state_draws import transition_log_prob
 from ddlib.typing import Times
+from ddlib.utils.precision import numbers_on
 from ddlib.utils.random import rand
 from ddlib.utils.validation import check_flag, check_number, require
 
@@ -179,8 +180,7 @@ class Remask(Sampler):
     def sigma(self, most: Float64[Tensor, "*n levels"]) -> Float64[Tensor, "*n levels"]:
         """Compute the probability to ascend each edge from its upper bound ``most``."""
         factors = [1.0] * most.shape[-1] if self.lift is None else self.lift
-        # filled on the device: a copy of the factors would make the host wait
-        lifted = torch.stack([most.new_full((), self.eta * factor) for factor in factors])
+        lifted = numbers_on(most.device, [self.eta * factor for factor in factors])
         return _RULES[self.rule](most, lifted.expand_as(most))
 
     def time(self, grid: Times) -> Times:
