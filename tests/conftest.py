@@ -32,6 +32,7 @@ torch.set_num_threads(1)
 def pytest_addoption(parser):
     add_budget(parser)
     parser.addoption("--shapes", action="store_true", help="check shapes at every call of ddlib")
+    parser.addoption("--mutation", action="store_true", help="plugin tests/mutation/killers.py")
 
 
 def pytest_configure(config):
@@ -41,6 +42,9 @@ def pytest_configure(config):
     gc.disable()  # until all tests are collected: modules and tests are not garbage
     if config.getoption("shapes"):
         check_shapes()
+    if config.getoption("mutation"):
+        # not by -p tests.mutation.killers: a package that is installed as `tests` hides this folder
+        config.pluginmanager.import_plugin("mutation.killers")
 
 
 def pytest_collection_finish(session):
