@@ -48,8 +48,6 @@ from recipes.evaluation.exact import check_order, exact
 from recipes.evaluation.generative import NONE, generate_and_judge, judge, warn_missing
 from recipes.evaluation.report import check_model, result_path, show, write
 from recipes.evaluation.samples import draw_samples, measure, metrics_of
-from recipes.generation.pipeline import Pipeline
-from recipes.generation.request import Request
 from recipes.generation.sampling import Sampling
 from recipes.metrics import Estimate, Terms, by_label, estimates
 from recipes.metrics.conditioned import takes_labels
@@ -268,7 +266,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     if options.likelihood is not None:
         check_exact(found.files, options.likelihood)
     if metrics is not None or (text and options.scorer != NONE):
-        Pipeline(found).check([], Request(sampling=options.sampling))
+        options.sampling.check_files(found.files)
     saved = found.load()
     length = length_of(saved, options)
     is_free = saved.rows == "free"

@@ -24,10 +24,8 @@ from torch import Tensor
 import ddlib as dd
 from recipes.config import at_least, check_keys, own_times
 from recipes.console import command, plain_errors
-from recipes.generation.pipeline import Pipeline
 from recipes.generation.prompt import Row as PromptRow
 from recipes.generation.prompt import batches, check_known
-from recipes.generation.request import Request
 from recipes.generation.samples import Sample, batched, draw_batch, protocol, until
 from recipes.generation.sampling import Sampling
 from recipes.metrics import with_tokens
@@ -139,7 +137,7 @@ class DiffusionLM(LM):
         found = find_saved(
             pretrained, self._device, precision, trusted, family, mask, block_size, version
         )
-        Pipeline(found).check([], Request(sampling=self.sampling))
+        self.sampling.check_files(found.files)
         self.saved = found.load()
         self._block = self.saved.pace.block or 1
         self.length = measured_length(self.saved, length, self._block)

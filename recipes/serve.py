@@ -112,9 +112,8 @@ def make_server(options: Options, keys: Sequence[str] = ()) -> "Server":
     if layout is not None and (layout.fields or layout.is_picture):
         kind = "values of several alphabets" if layout.fields else "pictures"
         raise ValueError(f"run={options.run}: draws {kind}, must be a model of texts or of symbols")
-    options.sampling.check_files(found.files)
     pipeline = Pipeline(found)
-    pipeline.drawing(None, TextOptions(sampling=options.sampling))  # its checks
+    pipeline.drawing(None, TextOptions(sampling=options.sampling))  # its checks, those of files before the network is loaded
     name = options.name or Path(str(options.run)).name
     saved = replace(pipeline.model, name=name)  # messages show no path
     rows = [*options.fewer, options.rows]
