@@ -294,9 +294,21 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     )
     if (scored := any(world.gather(scorer is not None))) or metrics is not None:
         options.sampling.course(saved, length)
-    limits = options.likelihood_steps, options.sequences, options.batch
     likely = (
-        None if order is None else exact(saved, data, order, *limits, world, length, group, pace)
+        None
+        if order is None
+        else exact(
+            saved,
+            data,
+            order,
+            options.likelihood_steps,
+            options.sequences,
+            options.batch,
+            world,
+            length,
+            group,
+            pace,
+        )
     )
     density = density_of(saved, options)
     replicates = bounds(saved, data, options, world, density)
@@ -375,8 +387,15 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         "samples": None,
     }
     if scored or metrics is not None:
-        limits = options.samples, length, options.batch, options.seed
-        drawn = draw_samples(saved, options.sampling, *limits, world)
+        drawn = draw_samples(
+            saved,
+            options.sampling,
+            options.samples,
+            length,
+            options.batch,
+            options.seed,
+            world,
+        )
     if metrics is not None and world.first:
         try:
             result["samples"] = measure(metrics, saved, drawn, data, options.sampling, options.seed)

@@ -305,8 +305,9 @@ def generate(options: Options, console: Console) -> list[str]:
     saved = found.files
     if wants_rows(vars(options), {one.name: one.default for one in fields(Options)}, saved):
         wanted = RowRequest(options.given, options.impute, tuple(options.request.numbers))
-        ways = options.sampling, options.seed, options.batch
-        return generate_rows(found, wanted, *ways, options.out, console)
+        return generate_rows(
+            found, wanted, options.sampling, options.seed, options.batch, options.out, console
+        )
     if (
         to_file := options.out is not None
         and saved.layout is not None

@@ -342,8 +342,8 @@ class Pipeline:
             for place in range(len(drawing.samples))
         ]
         saved = self.model
-        sizes = call_rows(self.batch_size), call_lengths(saved.length)
-        with dd.contrib.Batcher(saved.denoiser, *sizes) as batcher:
+        rows = call_rows(self.batch_size)
+        with dd.contrib.Batcher(saved.denoiser, rows, call_lengths(saved.length)) as batcher:
             batcher.run(alone)
 
     def _drawings(
