@@ -3,6 +3,7 @@
 import json
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -171,7 +172,7 @@ class StreamOptions(_Part):
     include_obfuscation: Literal[False] | None = None
 
 
-class Body(_Part):
+class Body(_Part, ABC):
     """Fields that both routes have."""
 
     object_name: ClassVar[str]
@@ -197,14 +198,14 @@ class Body(_Part):
     drafts: bool | None = None
 
     @property
+    @abstractmethod
     def prompts(self) -> list[Prompt]:
         """The prompts."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def likely(self) -> int | None:
         """Number of tokens beside each log-probability; None for no log-probabilities."""
-        raise NotImplementedError
 
     @property
     def limit(self) -> int | None:
