@@ -366,14 +366,17 @@ def _supported(cls: type[Body], values: Mapping[str, Any]) -> dict[str, Any]:
             near = get_close_matches(name, [*known, *NEUTRAL], 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise RefusedError(f"{name}={_short(value)}: is not a field of this route{hint}", name)
-        if not any(value == one and type(value) is not bool for one in NEUTRAL[name]) and not (
-            value is False and False in NEUTRAL[name]
-        ):
+        if not any(_is_same(value, one) for one in NEUTRAL[name]):
             allowed = " or ".join(map(json.dumps, NEUTRAL[name]))
             raise RefusedError(
                 f"{name}={_short(value)}: is not supported, must be {allowed}, or left out", name
             )
     return {name: value for name, value in values.items() if name in known}
+
+
+def _is_same(value: object, other: object) -> bool:
+    """Return whether two values are the same in JSON, where 0 is not false."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
 def _check_together(body: Body) -> None:

@@ -281,6 +281,8 @@ def test_a_wrong_field_is_refused_with_its_value_and_the_rule(served, field):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"frequency_penalty": False}, "frequency_penalty=false: .* must be null or 0, or left"),
+        ({"store": 0}, "store=0: is not supported, must be null or false, or left out"),
         ({"n": 17}, r"n=17: makes 17 texts of 1 prompt\(s\), must make at most 16"),
         ({"prompt": "We [MASK:0]"}, r"prompt: \[MASK:0\] has no token"),
         ({"prompt": "We [MASK:999999999]"}, "prompt: 999999999 tokens .* must be at most 24"),
