@@ -270,6 +270,15 @@ class Chat(Body):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
+FIELDS = {"schema"}.union(
+    *(
+        part.model_fields
+        for part in (Completion, Chat, Message, TextPart, Schema, ResponseFormat, StreamOptions)
+    )
+)
+"""Names of all fields, as they are in a body."""
+
+
 @dataclass(frozen=True)
 class TextRequest:
     """A request for texts."""
@@ -444,11 +453,7 @@ def _rule(message: str) -> str:
 
 def _place(location: Sequence[str | int]) -> list[str]:
     """Return the fields and numbers of a place, without the branches of unions."""
-    names = {"schema"}.union(
-        *(cls.model_fields for cls in (Completion, Chat, Message, TextPart, Schema)),
-        *(cls.model_fields for cls in (ResponseFormat, StreamOptions)),
-    )
-    return [str(one) for one in location if isinstance(one, int) or one in names]
+    return [str(one) for one in location if isinstance(one, int) or one in FIELDS]
 
 
 def _short(value: object) -> str:
