@@ -16,7 +16,6 @@ class Rows:
     """
 
     def __init__(self, number: int) -> None:
-        self.number = number
         self.free = number
         self._changed = Condition()
         self._queue: deque[object] = deque()
@@ -31,7 +30,7 @@ class Rows:
         """Wait for rows, and hold them inside the block.
 
         Args:
-            count: number of rows, at most ``number``.
+            count: number of rows, at most that of all.
             check: is called while it waits, and raises to leave the queue.
         """
         ticket = object()
@@ -51,8 +50,3 @@ class Rows:
             with self._changed:
                 self.free += count
                 self._changed.notify_all()
-
-    def look(self) -> None:
-        """Let all requests that wait make their check."""
-        with self._changed:
-            self._changed.notify_all()
