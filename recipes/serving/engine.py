@@ -247,9 +247,11 @@ class Engine:
         return answer
 
     def close(self, seconds: float = 10.0) -> None:
-        """Cancel all requests, and wait until they have left."""
-        for answer, thread in tuple(self._threads.items()):
+        """Cancel all requests, and wait for each until its thread ends, at most ``seconds``."""
+        threads = dict(self._threads)
+        for answer in threads:
             answer.cancel()
+        for thread in threads.values():
             thread.join(seconds)
         self._batcher.close()
 
