@@ -24,7 +24,7 @@ class Metrics:
         )
         self.ended = Counter(
             "ddlib_requests_ended",
-            "Requests that were drawn, by their end: done, cancelled, timeout, memory, failed.",
+            "Requests by their end: done, refused, cancelled, timeout, memory, failed.",
             ["how"],
             registry=registry,
         )
