@@ -239,13 +239,12 @@ class Server:
                     self._check_key(request)
                 response = await endpoint(request)
             except RefusedError as error:
-                response = Json(error.body, error.status, error.headers)
+                response = _answer(error)
             except ClientDisconnect:
-                response = Response(status_code=499)  # which nobody reads
+                response = Response(status_code=499)  # counted, but not sent: the client has left
             except Exception as error:
                 log.error("%s failed", path, exc_info=error)
-                refused = RefusedError(FAILED, None, 500, "server_error")
-                response = Json(refused.body, refused.status)
+                response = _answer(RefusedError(FAILED, None, 500, "server_error"))
             self.engine.metrics.answers.labels(path, str(response.status_code)).inc()
             return response
 
@@ -298,8 +297,16 @@ class Server:
         """Answer for a path or a method that there is not."""
         assert isinstance(error, HTTPException)
         message = f"{request.method} {request.url.path}: {error.detail}"
-        refused = RefusedError(message, None, error.status_code, code="unknown_url")
-        return Json(refused.body, error.status_code, error.headers)
+        return _answer(
+            RefusedError(
+                message, None, error.status_code, code="unknown_url", headers=error.headers
+            )
+        )
+
+
+def _answer(error: RefusedError) -> Json:
+    """Return the answer to a request that is refused."""
+    return Json(error.body, error.status, error.headers)
 
 
 def _refuse_constant(name: str) -> None:
