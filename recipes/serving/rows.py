@@ -30,7 +30,7 @@ class Rows:
         """Wait for rows, and hold them inside the block.
 
         Args:
-            count: number of rows, at most that of all.
+            count: number of rows, at most those of the server.
             check: is called while it waits, and raises to leave the queue.
         """
         ticket = object()
