@@ -113,7 +113,7 @@ def make_server(options: Options, keys: Sequence[str] = ()) -> "Server":
         kind = "values of several alphabets" if layout.fields else "pictures"
         raise ValueError(f"run={options.run}: draws {kind}, must be a model of texts or of symbols")
     pipeline = Pipeline(found)
-    pipeline.drawing(None, TextOptions(sampling=options.sampling))  # its checks, those of files before the network is loaded
+    pipeline.drawing(None, TextOptions(sampling=options.sampling))  # its checks
     name = options.name or Path(str(options.run)).name
     saved = replace(pipeline.model, name=name)  # messages show no path
     rows = [*options.fewer, options.rows]

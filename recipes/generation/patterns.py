@@ -12,7 +12,7 @@ OF_BYTES = {bytes([byte]): [byte] for byte in range(256)}
 
 
 def without_anchors(pattern: str) -> str:
-    """Return the pattern without ^ at the beginning and $ at the end, as it is for whole texts."""
+    """Return the pattern without ^ at the beginning and $ at the end: it matches whole texts."""
     ended = pattern.removeprefix("^")
     before = ended[:-1]
     escaped = (len(before) - len(before.rstrip("\\"))) % 2

@@ -177,7 +177,7 @@ class Pipeline:
         """Draw texts: behind prompts, in the gaps of texts, or in answer to messages.
 
         Prompts with other options than the rest share its network calls
-        (``ddlib.contrib.Batcher``): a text that is done makes room for the next.
+        (``ddlib.contrib.Batcher``): when a text is finished, the next one takes its place.
 
         Args:
             prompts: a prompt, or a list of them: the beginning of a text; a text with gaps, [MASK]
@@ -322,22 +322,24 @@ class Pipeline:
                 text = render(saved.tokenizer, shown, names).plain
                 yield Draft(text, drawing.prompt_of(place), one.number, time)
 
-    def _draw(self, drawings: Sequence["Drawing"], tell: Callable[..., None] | None = None) -> None:
+    def _draw(
+        self, drawings: Sequence["Drawing"], report: Callable[..., None] | None = None
+    ) -> None:
         """Draw the samples of several drawings: those of one by batches, those of several one by
         one, with joint network calls.
 
         Args:
             drawings: each with its options.
-            tell: takes drawing, places, times and states after each step, and None for the last two
-                at the end.
+            report: takes drawing, places, times and states after each step, and None for the last
+                two at the end.
         """
         if len(drawings) < 2:
             for drawing in drawings:
                 for places in drawing.batches():
-                    drawing.draw_through(None, places, tell)
+                    drawing.draw_through(None, places, report)
             return
         alone = [
-            partial(drawing.draw_through, places=[place], tell=tell)
+            partial(drawing.draw_through, places=[place], report=report)
             for drawing in drawings
             for place in range(len(drawing.samples))
         ]
@@ -434,15 +436,15 @@ class Drawing:
         self,
         denoiser: Denoiser | None,
         places: Sequence[int],
-        tell: Callable[..., None] | None,
+        report: Callable[..., None] | None,
     ) -> None:
-        """Draw samples by a form of the network, and tell their steps as in ``Pipeline._draw``."""
+        """Draw samples by a form of the network; ``report`` is that of ``Pipeline._draw``."""
         drawing = self if denoiser is None else self.through(denoiser)
-        if tell is None:
+        if report is None:
             drawing.draw(places)
             return
-        drawing.draw(places, lambda k, t, z: tell(self, places, t, z))
-        tell(self, places, None, None)
+        drawing.draw(places, lambda k, t, z: report(self, places, t, z))
+        report(self, places, None, None)
 
     def prompt_of(self, place: int) -> int:
         """Return the place of a sample's prompt."""

@@ -176,7 +176,5 @@ def _reason(text: Text) -> str:
 
 
 def _finite(nats: float) -> float:
-    """Return a log-probability as OpenAI writes it, who has -9999 for that of an event of
-    probability zero.
-    """
+    """Return a log-probability as in the interface of OpenAI: -9999 at probability zero."""
     return nats if math.isfinite(nats) else -9999.0

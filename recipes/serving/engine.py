@@ -79,7 +79,7 @@ class Text:
 
 
 class _LeftError(Exception):
-    """There is nobody to draw for."""
+    """The request was cancelled, so its texts are not needed."""
 
 
 class _EndedError(Exception):
@@ -89,7 +89,7 @@ class _EndedError(Exception):
 class Answer:
     """Texts of a request while they are drawn, read in the loop in which it was made.
 
-    What is read is the newest state: a slow reader misses drafts, and delays nobody.
+    What is read is the newest state: a slow reader misses drafts, and delays no drawing.
 
     Args:
         request: the request.
@@ -126,19 +126,19 @@ class Answer:
         return self.age >= self._seconds
 
     def cancel(self) -> None:
-        """Stop waiting, or drawing."""
+        """Leave the queue, or stop drawing."""
         self._cancelled = True
         if self.session is not None:
             self.session.cancel()
 
     def check(self) -> None:
-        """Raise in the thread that draws if nobody waits for the texts any more."""
+        """Raise, in the thread that draws, if the request is cancelled or late."""
         if self._cancelled:
             raise _LeftError
         if self.late:
             raise TimeoutError
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake the reader, from any thread."""
         try:
             self._loop.call_soon_threadsafe(self._news.set)
@@ -264,7 +264,7 @@ class Engine:
             answer.done = True
         except (_LeftError, CancelledError, TimeoutError):
             how = "timeout" if answer.late else "cancelled"
-            answer.error = too_late()  # if anybody still reads it
+            answer.error = too_late()  # read only if the client still waits
         except RefusedError as error:
             how = "refused"
             answer.error = error
@@ -273,7 +273,7 @@ class Engine:
         finally:
             self.metrics.ended.labels(how).inc()
             del self._threads[answer]
-            answer.tell()
+            answer.notify()
 
     def _explain(self, error: Exception) -> tuple[str, RefusedError]:
         """Return what an error of a drawing is for the metrics, and for the client."""
@@ -353,7 +353,7 @@ class Engine:
             if any(part.text for part in settled):
                 self._note_first(answer)
             if answer.request.body.stream or answer.filmed:
-                answer.tell()
+                answer.notify()
             if filmed is None and all(part.ended for part in settled):
                 raise _EndedError
 

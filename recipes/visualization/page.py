@@ -170,7 +170,7 @@ class Packing:
         self._spell = spell
         self._bounds = [sum(process.levels[: level + 1]) for level in range(len(process.levels))]
         self._numbers: dict[int, int] = {}
-        self._told = 0
+        self._listed = 0
 
     @property
     def all(self) -> list[int]:
@@ -188,8 +188,8 @@ class Packing:
 
     def new_states(self) -> list[list[Any]]:
         """Return the states that have appeared since the last call: [text, level, special] each."""
-        new = self.all[self._told :]
-        self._told = len(self._numbers)
+        new = self.all[self._listed :]
+        self._listed = len(self._numbers)
         return [
             [
                 text,
