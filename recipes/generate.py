@@ -20,7 +20,7 @@ alone.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
@@ -36,13 +36,12 @@ from torch import Tensor
 
 import ddlib as dd
 from recipes.config import at_least, own_times
-from recipes.console import check_file, command, displayed, make_console, plain_errors, render
+from recipes.console import check_file, command, make_console, plain_errors
 from recipes.data.names import names_of
-from recipes.embeddings.naming import cluster_names
 from recipes.engine.provenance import provenance
 from recipes.generation.calls import NetworkCalls, network_calls
 from recipes.generation.constrained import Constraint
-from recipes.generation.drafts import Drafts, Trace, show, tell
+from recipes.generation.drafts import Drafts, Trace, renderer_of, show, tell
 from recipes.generation.lengths import Steps
 from recipes.generation.pipeline import Pipeline
 from recipes.generation.prompt import Prompt, check_prompt, read_prompts
@@ -230,11 +229,7 @@ def draw_all(
     """Draw the samples, in batches as large as possible, and show or record their states."""
     saved = pipeline.model
     request = options.request
-    names = (
-        cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
-        if options.stream
-        else []
-    )
+    render = renderer_of(saved) if options.stream else None
     sampler = make_sampler(saved, options.sampling.sampler)
     recorded = options.html is not None or (options.out is not None and options.out.suffix in FILMS)
     rule = None if request.rule is None else request.rule.rule(saved)
@@ -254,9 +249,9 @@ def draw_all(
         if rule is not None:
             follow.append(steps := Steps(saved.process.vocab_size))
         with (
-            Drafts(console, [one.name for one in mine], partial(_show, saved, names, mine))
-            if options.stream
-            else nullcontext()
+            nullcontext()
+            if render is None
+            else Drafts(console, [one.name for one in mine], partial(_show, render, mine))
         ) as drafts:
             follow += [] if drafts is None else [drafts]
             on_step = partial(tell, follow) if follow else None
@@ -284,10 +279,9 @@ def draw_all(
 
 
 def _show(
-    saved: LoadedModel, names: Sequence[str], samples: Sequence[Sample], place: int, z: Tensor
+    render: Callable[[Tensor], RichText], samples: Sequence[Sample], place: int, z: Tensor
 ) -> RichText:
-    row = samples[place].row
-    return render(saved.tokenizer, displayed(saved.process, row.drafted(z)), names)
+    return render(samples[place].row.drafted(z))
 
 
 def generate(options: Options, console: Console) -> list[str]:

@@ -3,11 +3,11 @@
 from recipes.console.bar import TrainingBar
 from recipes.console.screen import (
     command,
-    displayed,
     make_console,
     on_its_way,
     plain_errors,
     render,
+    render_states,
     sign,
 )
 from recipes.console.writing import check_file
@@ -16,10 +16,10 @@ __all__ = [
     "TrainingBar",
     "check_file",
     "command",
-    "displayed",
     "make_console",
     "on_its_way",
     "plain_errors",
     "render",
+    "render_states",
     "sign",
 ]

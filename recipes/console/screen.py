@@ -134,6 +134,13 @@ def render(tokenizer: Tokenizer, states: Int[Tensor, " L"], names: Sequence[str]
     return Text(" ").join(piece for piece in pieces if piece)
 
 
+def render_states(
+    process: ForwardProcess, tokenizer: Tokenizer, z: Int[Tensor, " L"], names: Sequence[str]
+) -> Text:
+    """Render one noisy sequence of a process, of one field or of several, as ``render`` does."""
+    return render(tokenizer, displayed(process, z), names)
+
+
 def on_its_way(t: float, text: str | Text) -> Text:
     """Format one line of a denoising trajectory: time and noisy text."""
     return Text.assemble((f"t = {t:.3f}:", "bold"), " ", text)

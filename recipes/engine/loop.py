@@ -18,7 +18,7 @@ from torch import Tensor
 
 import ddlib as dd
 from recipes.config import Recipe, differences, plugins, read_recipe, recipe_yaml
-from recipes.console import displayed, render
+from recipes.console import render_states
 from recipes.data.names import names_of
 from recipes.embeddings.naming import cluster_names
 from recipes.engine import checkpoint
@@ -307,9 +307,7 @@ def draw(run: Run) -> tuple[list[list[int]], list[tuple[float, Text]]]:
         generator = torch.Generator(run.world.device).manual_seed(recipe.seed)
 
         def show(step: int, t: Tensor, z: Tensor) -> None:
-            trace.append(
-                (float(t[0].mean()), render(tokenizer, displayed(run.process, z[0]), names))
-            )
+            trace.append((float(t[0].mean()), render_states(run.process, tokenizer, z[0], names)))
 
         tokens = {}
         denoiser = run.network.denoiser

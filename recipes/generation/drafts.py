@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 from torch import Tensor
 
-from recipes.console import displayed, render
+from recipes.console import render_states
 from recipes.console.screen import on_its_way
 from recipes.embeddings.naming import cluster_names
 from recipes.model_io import LoadedModel
@@ -82,6 +82,12 @@ class Trace(list[tuple[float, Tensor]]):
         self.append((float(t[place].mean()), z[place, :length].cpu()))
 
 
+def renderer_of(saved: LoadedModel) -> Callable[[Tensor], Text]:
+    """Return the function that renders a noisy sequence of a model."""
+    names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
+    return lambda z: render_states(saved.process, saved.tokenizer, z, names)
+
+
 def tell(listeners: Sequence[Listener], k: int, t: Tensor, z: Tensor) -> None:
     """Call several functions after a step."""
     for listener in listeners:
@@ -90,11 +96,9 @@ def tell(listeners: Sequence[Listener], k: int, t: Tensor, z: Tensor) -> None:
 
 def show(saved: LoadedModel, trace: Sequence[tuple[float, Tensor]], console: Console) -> None:
     """Print states of one sample, from noise to tokens."""
-    names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
+    render = renderer_of(saved)
     for number in (
         torch.linspace(0, len(trace) - 1, min(SNAPSHOTS, len(trace))).round().int().tolist()
     ):
         t, states = trace[number]
-        console.print(
-            on_its_way(t, render(saved.tokenizer, displayed(saved.process, states), names))
-        )
+        console.print(on_its_way(t, render(states)))

@@ -14,10 +14,9 @@ import ddlib as dd
 from ddlib.samplers import Sampler
 from ddlib.typing import Denoiser
 from recipes.config import at_least, check_keys, of_types
-from recipes.console import displayed, render
-from recipes.embeddings.naming import cluster_names
 from recipes.generation import scores
 from recipes.generation.constrained import begun
+from recipes.generation.drafts import renderer_of
 from recipes.generation.prompt import (
     Conversation,
     Prompt,
@@ -307,8 +306,7 @@ class Pipeline:
         return [scores.bound(saved, one, draws, seed, self.batch_size) for one in documents]
 
     def _drafts(self, drawings: Sequence["Drawing"]) -> Iterator[Draft]:
-        saved = self.model
-        names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
+        render = renderer_of(self.model)
         for drawing, places, t, z in follow(partial(self._draw, drawings)):
             if t is None:
                 for place in places:
@@ -318,8 +316,7 @@ class Pipeline:
             times = t.double().flatten(1).mean(1) if t.ndim > 1 else t.double()
             for place, time, states in zip(places, times.tolist(), z.cpu(), strict=True):
                 one = drawing.samples[place]
-                shown = displayed(saved.process, one.row.drafted(states))
-                text = render(saved.tokenizer, shown, names).plain
+                text = render(one.row.drafted(states)).plain
                 yield Draft(text, drawing.prompt_of(place), one.number, time)
 
     def _draw(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ddlib.contrib import Batcher, Filmed, Session
 from recipes.config import at_least
-from recipes.console import displayed, render
+from recipes.console import render_states
 from recipes.console.screen import is_refusal
 from recipes.embeddings.naming import cluster_names
 from recipes.generation.pipeline import Drawing, Generated, Pipeline
@@ -346,8 +346,9 @@ class Engine:
                 text.settled = part.text
                 text.time = float(times[row].double().mean())
                 if answer.request.body.drafts:
-                    shown = displayed(saved.process, sample.row.drafted(states))
-                    text.draft = render(saved.tokenizer, shown, self._names).plain
+                    drafted = sample.row.drafted(states)
+                    shown = render_states(saved.process, saved.tokenizer, drafted, self._names)
+                    text.draft = shown.plain
                 if films and filmed is not None:
                     text.film += films[row].messages(filmed.texts[row], sample)
             if any(part.text for part in settled):

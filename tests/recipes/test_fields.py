@@ -13,7 +13,8 @@ from zoo.runs import ALONE, quiet, recipe
 
 import ddlib as dd
 from recipes.config import Data, ModelContext, RunContext, read_recipe
-from recipes.console import displayed, render
+from recipes.console import render_states
+from recipes.console.screen import displayed
 from recipes.data import Layout, SymbolCorpus, open_prepared, prepare
 from recipes.data.fielded import Fielded
 from recipes.data.fields import Field
@@ -103,9 +104,7 @@ def test_a_noisy_sequence_is_shown_by_tokens_of_its_fields(whole):
     z = saved.process.tokens_as_states(torch.tensor([[5, 2, 1, 0]]))
     hidden = z.clone()
     hidden[0, 1] += 1  # the mask of the second column
-    shown = [
-        render(saved.tokenizer, displayed(saved.process, one[0]), []).plain for one in (z, hidden)
-    ]
+    shown = [render_states(saved.process, saved.tokenizer, one[0], []).plain for one in (z, hidden)]
     assert shown == ["5 2 1 0", "5 _ 1 0"]
     plain = dd.presets.mdlm(3)
     assert torch.equal(displayed(plain, torch.tensor([3, 0])), torch.tensor([3, 0]))
