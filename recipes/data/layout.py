@@ -71,6 +71,12 @@ class Layout:
         return asdict(self)
 
     @property
+    def by_position(self) -> list[Field]:
+        """Field of each position; [] for one alphabet."""
+        by_name = {one.name: one for one in self.fields}
+        return [by_name[name] for name in self.positions]
+
+    @property
     def is_row(self) -> bool:
         """True if each position has a field of its own, as a column of a table."""
         return len(self.fields) == len(self.positions) > 0

@@ -232,9 +232,8 @@ class Prepared:
         """Return tokens as text; a row by the names of its fields."""
         if self.layout is None or not self.layout.is_row:
             return self.tokenizer.decode(list(tokens))
-        by_name = {one.name: one.symbols for one in self.layout.fields}
-        pairs = zip(self.layout.positions, tokens, strict=True)
-        return ", ".join(f"{name} {by_name[name][token]}" for name, token in pairs)
+        pairs = zip(self.layout.by_position, tokens, strict=True)
+        return ", ".join(f"{field.name} {field.symbols[token]}" for field, token in pairs)
 
     @property
     def fill_id(self) -> int:

@@ -134,16 +134,15 @@ def make_process(
 
 def check_alphabets(process: dd.processes.ForwardProcess, layout: Layout) -> None:
     """Raise ValueError unless each position of the noise has the alphabet of the data there."""
-    sizes = {one.name: len(one.symbols) for one in layout.fields}
     first = torch.zeros((1, len(layout.positions)), dtype=torch.int64, device=process.device)
     numbers = process.component_of(process.tokens_as_states(first))[0].tolist()
-    for place, (number, name) in enumerate(zip(numbers, layout.positions, strict=True)):
+    for place, (number, field) in enumerate(zip(numbers, layout.by_position, strict=True)):
         count = process.components[number].process.vocab_size
-        if count != sizes[name]:
+        if count != len(field.symbols):
             raise ValueError(
-                f"process: has {count} tokens at position {place}, field {name!r}, must have "
-                f"{sizes[name]}, the alphabet of the data; kind product with every or by_field "
-                "takes those of the data"
+                f"process: has {count} tokens at position {place}, field {field.name!r}, must have "
+                f"{len(field.symbols)}, the alphabet of the data; kind product with every or "
+                "by_field takes those of the data"
             )
 
 

@@ -45,12 +45,6 @@ class Rows:
         self.texts = texts
 
 
-def fields_of(layout: Layout) -> list[Field]:
-    """Return the field of each position."""
-    by_name = {one.name: one for one in layout.fields}
-    return [by_name[name] for name in layout.positions]
-
-
 def read_given(layout: Layout, text: str, count: int) -> Rows:
     """Return rows with the same given values.
 
@@ -80,7 +74,7 @@ def read_given(layout: Layout, text: str, count: int) -> Rows:
         if known[place]:
             raise ValueError(f"given: {name!r} is given twice")
         try:
-            row[place] = fields_of(layout)[place].token(value or MISSING)
+            row[place] = layout.by_position[place].token(value or MISSING)
         except ValueError as error:
             raise ValueError(f"given: {error}") from error
         known[place] = True
@@ -128,7 +122,7 @@ def read_incomplete(layout: Layout, path: Path) -> Rows:
                 f"impute={path}: has the column {name!r}, which the model lacks{hint}; leave it out"
             )
     count = len(next(iter(columns.values())))
-    parts = [_known(field, columns.get(field.name), count) for field in fields_of(layout)]
+    parts = [_known(field, columns.get(field.name), count) for field in layout.by_position]
     x = torch.from_numpy(np.stack([part[0] for part in parts], 1))
     given = torch.from_numpy(np.stack([part[1] for part in parts], 1))
     if bool(given.all()):
@@ -172,7 +166,7 @@ def draw(
     length = rows.x.shape[1]
     denoiser = saved.denoiser
     if complete:
-        denoiser = without_missing(denoiser, fields_of(saved.layout))
+        denoiser = without_missing(denoiser, saved.layout.by_position)
     sampler = make_sampler(saved, sampling.sampler)
     device = saved.process.device
     parts = []
@@ -237,7 +231,7 @@ def texts_of(
     ids = drawn.numpy()
     columns = [
         field.values(ids[:, place], chance[:, place])
-        for place, field in enumerate(fields_of(layout))
+        for place, field in enumerate(layout.by_position)
     ]
     result = [list(row) for row in zip(*columns, strict=True)]
     if rows is None:
@@ -275,7 +269,7 @@ def frame_of(layout: Layout, texts: Texts) -> Any:
     import pandas as pd
 
     frame = pd.DataFrame(texts, columns=headings(layout), dtype=object)
-    for name, field in zip(frame.columns, fields_of(layout), strict=True):
+    for name, field in zip(frame.columns, layout.by_position, strict=True):
         if field.cells is not None:
             kind = "Int64" if field.cells.decimals == 0 else "float64"
             frame[name] = pd.to_numeric(frame[name]).astype(kind)

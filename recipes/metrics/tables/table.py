@@ -51,7 +51,7 @@ class Table:
         and there are at least four held-out rows.
         """
         layout = data.layout
-        if layout is None or not layout.fields or len(layout.positions) != len(layout.fields):
+        if layout is None or not layout.is_row:
             raise ValueError(
                 "metrics: the data must be a table, with another field at each position"
             )
@@ -125,8 +125,7 @@ class Table:
 
 def columns_of(data: Prepared) -> Columns:
     """Return the columns of a table, in the order of its positions."""
-    by_name = {field.name: field for field in data.layout.fields}
-    fields = [by_name[name] for name in data.layout.positions]
+    fields = data.layout.by_position
     return Columns(
         [field.name for field in fields],
         [len(field.symbols) for field in fields],
