@@ -12,6 +12,7 @@ import ddlib as dd
 from ddlib.hierarchies import Hierarchy
 from ddlib.processes import ForwardProcess
 from recipes.data.fields import Field
+from recipes.data.layout import Layout
 
 NO_FIELD: Mapping[str, ForwardProcess] = MappingProxyType({})
 
@@ -22,17 +23,20 @@ class RunContext(ABC):
     The arguments of a method are keys of the part's configuration.
     """
 
-    @abstractmethod
+    _layout: Layout | None = None
+    """Layout of the sequences of symbols; None for text."""
+
     def vocab_size(self) -> int:
         """Vocabulary size V of the tokenizer, special tokens included."""
+        return len(self.vocabulary())
 
     @abstractmethod
     def vocabulary(self) -> dict[str, int]:
         """Token ids of the tokenizer, by token."""
 
-    @abstractmethod
     def fingerprint(self) -> str:
         """Fingerprint of the vocabulary, see ``ddlib.vocabulary.fingerprint``."""
+        return dd.fingerprint(self.vocabulary())
 
     @abstractmethod
     def counts(self) -> Int[Tensor, " V"]:
@@ -42,7 +46,7 @@ class RunContext(ABC):
 
     def classes(self) -> tuple[str, ...]:
         """Names of the classes of the data's labels; () without labels."""
-        return ()
+        return () if self._layout is None else self._layout.classes
 
     def shape(self) -> list[int]:
         """Shape of a sequence that is a picture, such as [28, 28].
@@ -50,17 +54,13 @@ class RunContext(ABC):
         Raises:
             ValueError: sequences without a shape.
         """
-        raise ValueError("the sequences of the data have no shape")
-
-    def _alphabets(self) -> tuple[tuple[Field, ...], tuple[str, ...]]:
-        """Fields of the data, and the name of the field of each position; () and () for one
-        alphabet.
-        """
-        return (), ()
+        if self._layout is None or not self._layout.shape:
+            raise ValueError("the sequences of the data have no shape")
+        return list(self._layout.shape)
 
     def fields(self) -> Sequence[str] | None:
         """Name of the field of each position; None for data of one alphabet."""
-        return self._alphabets()[1] or None
+        return None if self._layout is None else self._layout.positions or None
 
     def processes(
         self,
@@ -78,7 +78,7 @@ class RunContext(ABC):
             ValueError: data of one alphabet, a name that is not a field, a process that does not
                 fit.
         """
-        fields = self._alphabets()[0]
+        fields = () if self._layout is None else self._layout.fields
         if not fields:
             raise ValueError("the data have one alphabet, must have fields")
         names = [one.name for one in fields]
@@ -120,14 +120,8 @@ class FieldContext(RunContext):
     def __init__(self, field: Field) -> None:
         self._field = field
 
-    def vocab_size(self) -> int:
-        return len(self._field.symbols)
-
     def vocabulary(self) -> dict[str, int]:
-        return {symbol: token for token, symbol in enumerate(self._field.symbols)}
-
-    def fingerprint(self) -> str:
-        return dd.fingerprint(self.vocabulary())
+        return self._field.place_of
 
     def counts(self) -> Int[Tensor, " V"]:
         raise ValueError(f"tokens are not counted in one field, here {self._field.name!r}")

@@ -16,7 +16,6 @@ from ddlib import registry
 from ddlib.hierarchies import Clusters, random_parents
 from recipes.config import ModelContext, Recipe, RunContext, fitting, numbers, own_times
 from recipes.data import Prepared
-from recipes.data.fields import Field
 from recipes.data.layout import Layout
 from recipes.embeddings.grouping import clusters_for, clusters_there
 from recipes.embeddings.neighbours import stream
@@ -41,6 +40,7 @@ class FromText(RunContext):
     def __init__(self, recipe: Recipe, data: Prepared, world: World) -> None:
         self._recipe = recipe
         self._data = data
+        self._layout = data.layout
         self._world = world
 
     def vocab_size(self) -> int:
@@ -54,16 +54,6 @@ class FromText(RunContext):
 
     def counts(self) -> Int[Tensor, " V"]:
         return self._counts
-
-    def classes(self) -> tuple[str, ...]:
-        return self._data.classes
-
-    def shape(self) -> list[int]:
-        return list(self._data.shape) or super().shape()
-
-    def _alphabets(self) -> tuple[tuple[Field, ...], tuple[str, ...]]:
-        layout = self._data.layout
-        return super()._alphabets() if layout is None else (layout.fields, layout.positions)
 
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         if self._world.first and not clusters_there(clusters, self._data):

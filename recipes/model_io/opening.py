@@ -25,7 +25,6 @@ from ddlib_models.io.manifest import MANIFEST, check_manifest
 from ddlib_models.io.tensors import fill
 from recipes.config import ModelContext, Recipe, RunContext, at_least, plugins, read_recipe
 from recipes.data import Layout
-from recipes.data.fields import Field
 from recipes.data.hub import nothing
 from recipes.data.layout import TEMPLATE
 from recipes.data.symbols import special_ids
@@ -51,31 +50,11 @@ class Published(RunContext):
         self._vocabulary = tokenizer.get_vocab()
         self._layout = layout
 
-    def vocab_size(self) -> int:
-        return len(self._vocabulary)
-
     def vocabulary(self) -> dict[str, int]:
         return self._vocabulary
 
-    def fingerprint(self) -> str:
-        return dd.fingerprint(self._vocabulary)
-
     def counts(self) -> Int[Tensor, " V"]:
         return load_file(self._folder / COUNTS)["counts"]
-
-    def classes(self) -> tuple[str, ...]:
-        return () if self._layout is None else self._layout.classes
-
-    def shape(self) -> list[int]:
-        return (
-            super().shape()
-            if self._layout is None or not self._layout.shape
-            else list(self._layout.shape)
-        )
-
-    def _alphabets(self) -> tuple[tuple[Field, ...], tuple[str, ...]]:
-        layout = self._layout
-        return super()._alphabets() if layout is None else (layout.fields, layout.positions)
 
     def parents(self, clusters: int | list[int] | str = 64) -> list[Int[Tensor, " n"]]:
         return list(load_clusters(self._folder / CLUSTERS, self.fingerprint()).parents)

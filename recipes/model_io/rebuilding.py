@@ -3,7 +3,7 @@ them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -23,33 +23,21 @@ LISTED = 5
 """Number of differences that an error message lists."""
 
 
-@dataclass(frozen=True)
 class Given(RunContext):
     """Run context in which all values of the parts are given, so that nothing is computed from
     data.
+
+    Args:
+        tokenizer: the tokenizer.
+        layout: layout of the sequences of symbols; None for text.
     """
 
-    tokenizer: Tokenizer
-    layout: Layout | None
-
-    def vocab_size(self) -> int:
-        return self.tokenizer.get_vocab_size()
+    def __init__(self, tokenizer: Tokenizer, layout: Layout | None) -> None:
+        self._vocabulary = tokenizer.get_vocab()
+        self._layout = layout
 
     def vocabulary(self) -> dict[str, int]:
-        return self.tokenizer.get_vocab()
-
-    def fingerprint(self) -> str:
-        return dd.vocabulary.fingerprint(self.vocabulary())
-
-    def classes(self) -> tuple[str, ...]:
-        return () if self.layout is None else self.layout.classes
-
-    def shape(self) -> list[int]:
-        return (
-            super().shape()
-            if self.layout is None or not self.layout.shape
-            else list(self.layout.shape)
-        )
+        return self._vocabulary
 
     def counts(self) -> Int[Tensor, " V"]:
         raise ValueError("is unknown outside of a run, must be a value of the part")
