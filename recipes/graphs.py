@@ -16,7 +16,6 @@ changes no bound. Variants: communities, molecules, and each with uniform noise 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from recipes.config import Recipe
 from recipes.console import command
@@ -65,12 +64,11 @@ def _recipe(
         "heads": size.heads if smoke else 8,
         "cond_dim": 64 if smoke else 128,
     }
-    folder = Path("runs/smoke" if smoke else "runs") / "graphs" / name
     return replace(
         recipe,
         process={"kind": "product", **noise},
         model=network,
-        output=replace(recipe.output, folder=folder),
+        output=replace(recipe.output, folder=recipe.output.folder.with_name(name)),
     )
 
 

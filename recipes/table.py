@@ -22,8 +22,9 @@ from recipes.config import Recipe
 from recipes.config.command import LONE
 from recipes.config.flags import split
 from recipes.console import command
-from recipes.data import SymbolCorpus, open_prepared
+from recipes.data import SymbolCorpus
 from recipes.papers.symbols import Size, run, setting
+from recipes.papers.variants import with_processes
 
 SIZE = Size(dim=96, depth=3, heads=4, batch=256, steps=1500, lr=3e-3, warmup=50, every=500)
 SMOKE = Size(dim=64, depth=2, heads=4, batch=128, steps=300, lr=3e-3, warmup=20, every=300)
@@ -38,6 +39,18 @@ def recipes(size: Size = SIZE, columns: int = COLUMNS) -> Mapping[str, tuple[str
     """Return the recipes by name, for tables of this many columns."""
     network = {"kind": "field_dit", "positions": "learned", "shape": "run"}
     recipe = setting("table", DIAMONDS, columns, size, network)
+    recipe = replace(
+        recipe,
+        optimizer=replace(recipe.optimizer, muon=True, ema=1 - 10 / size.steps),
+        hardware=replace(recipe.hardware, bf16=False, compile=False, threads=1),
+        output=replace(
+            recipe.output,
+            folder=Path("runs/smoke/table" if size is SMOKE else "runs/table"),
+            validate_sequences=1024,
+            sample_steps=columns,
+            tensorboard=False,
+        ),
+    )
     variants = {
         "columns": ("noise of each column as in the schema", {"kind": "product"}),
         "masks": ("masked diffusion", {"kind": "product", "every": "mdlm"}),
@@ -46,25 +59,7 @@ def recipes(size: Size = SIZE, columns: int = COLUMNS) -> Mapping[str, tuple[str
             {"kind": "product", "every": {"kind": "uniform", "schedule": "linear"}},
         ),
     }
-    return {
-        name: (
-            text,
-            replace(
-                recipe,
-                process=process,
-                optimizer=replace(recipe.optimizer, muon=True, ema=1 - 10 / size.steps),
-                hardware=replace(recipe.hardware, bf16=False, compile=False, threads=1),
-                output=replace(
-                    recipe.output,
-                    folder=Path("runs/smoke/table" if size is SMOKE else "runs/table") / name,
-                    validate_sequences=1024,
-                    sample_steps=columns,
-                    tensorboard=False,
-                ),
-            ),
-        )
-        for name, (text, process) in variants.items()
-    }
+    return with_processes(recipe, variants)
 
 
 def columns_of(arguments: Sequence[str]) -> int:
@@ -74,6 +69,8 @@ def columns_of(arguments: Sequence[str]) -> int:
     ]
     if not folders or not Path(folders[-1]).is_dir():
         return COLUMNS
+    from recipes.data import open_prepared  # takes a third of a second
+
     layout = open_prepared(Path(folders[-1])).layout
     return COLUMNS if layout is None else len(layout.positions) or COLUMNS
 

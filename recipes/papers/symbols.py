@@ -1,7 +1,7 @@
 """Recipes on data that is not text: one setting, several processes, at full size and in minutes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from recipes.config import Data, Hardware, Optimizer, Output, Recipe
 from recipes.config.command import choose
 from recipes.console import plain_errors
 from recipes.data import SymbolCorpus
+from recipes.papers.variants import with_processes
 
 Values = dict[str, Any]
 
@@ -107,17 +108,7 @@ def processes(
         "gidd": ("masks and uniform noise", {"kind": "gidd", "p_uniform": 0.1}),
         "uniform": ("uniform noise", {"kind": "uniform", "schedule": "linear"}),
     } | dict(more)
-    return {
-        name: (
-            text,
-            replace(
-                recipe,
-                process=process,
-                output=replace(recipe.output, folder=recipe.output.folder / name),
-            ),
-        )
-        for name, (text, process) in every.items()
-    }
+    return with_processes(recipe, every)
 
 
 def run(

@@ -39,6 +39,21 @@ def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Reci
     }
     losses = {name: recipe.loss | {"weighting": f"clip:{weight_clip}"} for name in processes}
     losses["gidd"] = recipe.loss | {"weighting": "dynamic"}
+    return {
+        name: (text, replace(variant, loss=losses[name]))
+        for name, (text, variant) in with_processes(recipe, processes).items()
+    }
+
+
+def with_processes(
+    recipe: Recipe, processes: Mapping[str, tuple[str, dict[str, Any]]]
+) -> Mapping[str, tuple[str, Recipe]]:
+    """Return the recipe with each process, in a folder of its name.
+
+    Args:
+        recipe: the setting, whatever its process.
+        processes: description and values of processes by name.
+    """
     output = recipe.output
     return {
         name: (
@@ -46,7 +61,6 @@ def variants(recipe: Recipe, weight_clip: float) -> Mapping[str, tuple[str, Reci
             replace(
                 recipe,
                 process=process,
-                loss=losses[name],
                 output=replace(output, folder=output.folder / name),
             ),
         )
