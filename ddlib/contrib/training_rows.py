@@ -63,7 +63,7 @@ def check_order(process: ForwardProcess, order: Sampler) -> None:
         f"at one time; {_RANDOM_NOISE}",
     )
     require(
-        not order.replaces_tokens,
+        order.guarantees.keeps_tokens,
         f"order is {order!r}, must keep drawn tokens: edit is only for sampling, omit it",
     )
     require(

@@ -44,6 +44,7 @@ class Ancestral(Sampler):
         """
         return Guarantees(
             own_times=True,
+            keeps_tokens=True,
             independent_draws=True,
             supports_joint_draws=True,
             supports_step_distribution=not self.force_transition,

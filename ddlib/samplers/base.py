@@ -160,6 +160,8 @@ class Guarantees:
     of a ``LevelProcess``, or z_s given z_t elsewhere, and nothing else that is random reads the
     network. A path then has a probability (``log_prob``).
     """
+    keeps_tokens: bool = False
+    """True if no step changes a token, in a process in which tokens are not ``replaceable``."""
     own_times: bool = False
     """True if all times that ``step`` takes are ``at(run, k)`` and ``at(run, k + 1)``, which may be
     those of each position, (B, L); False if it needs one per sequence, (B,), or another time.

@@ -32,7 +32,11 @@ class FirstHitting(Sampler):
     @property
     def guarantees(self) -> Guarantees:
         return Guarantees(
-            on_time_grid=False, by_times=False, independent_draws=True, supports_joint_draws=True
+            on_time_grid=False,
+            by_times=False,
+            independent_draws=True,
+            keeps_tokens=True,
+            supports_joint_draws=True,
         )
 
     def init(self, run: SamplingContext) -> State:

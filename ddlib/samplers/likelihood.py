@@ -316,7 +316,7 @@ def check_likelihood(process: ForwardProcess, order: Sampler) -> None:
         f"choices; {_INSTEAD}",
     )
     require(
-        not order.replaces_tokens,
+        order.guarantees.keeps_tokens,
         f"order is {order!r}, must keep drawn tokens: where edit replaces some, many paths end at "
         "the same sequence; "
         f"{_INSTEAD}",

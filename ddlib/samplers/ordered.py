@@ -86,7 +86,8 @@ class Ordered(Sampler):
         return Guarantees(
             on_time_grid=False,
             by_times=self.counting.by_times,
-            independent_draws=self.deterministic and not self.replaces_tokens,
+            independent_draws=self.deterministic,
+            keeps_tokens=True,
             supports_joint_draws=True,
         )
 
@@ -106,13 +107,6 @@ class Ordered(Sampler):
     def deterministic(self) -> bool:
         """True if the choice is a function of the states."""
         return self.temperature == 0
-
-    @property
-    def replaces_tokens(self) -> bool:
-        """True if tokens may be replaced after they are drawn: sequences then have no likelihood in
-        closed form.
-        """
-        return False
 
     def noise(self, run: SamplingContext, z: Tokens) -> Float64[Tensor, "B L"]:
         """Draw the noise that is added to the scores before positions are sorted."""

@@ -144,10 +144,13 @@ class Confidence(Ordered):
 
     @property
     def guarantees(self) -> Guarantees:
+        inherited = super().guarantees
         keeps_tokens = self.edit is None
         single = self.threshold is None and self.per_step in (None, 1)
         return replace(
-            super().guarantees,
+            inherited,
+            independent_draws=inherited.independent_draws and keeps_tokens,
+            keeps_tokens=keeps_tokens,
             exact_marginals=keeps_tokens,
             consistent_joint=keeps_tokens and single,
             supports_joint_draws=keeps_tokens,
@@ -164,10 +167,6 @@ class Confidence(Ordered):
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(), cls("entropy", temperature=0.5), cls("probability", threshold=0.5)]
-
-    @property
-    def replaces_tokens(self) -> bool:
-        return self.edit is not None
 
     def init(self, run: SamplingContext) -> State:
         """Draw the state at t = 1, after a check of the number of edges."""

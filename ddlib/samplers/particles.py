@@ -147,6 +147,7 @@ class Particles(Sampler):
             consistent_joint=inner.consistent_joint and indifferent,
             on_time_grid=False,
             independent_draws=False,
+            keeps_tokens=False,
             supports_stopping=False,
             own_times=False,
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ddlib.samplers import Ancestral, FirstHitting, Ordered, Sampler
+from ddlib.samplers import Sampler
 from recipes.generation.constrained import pieces
 from recipes.generation.pipeline import Drawing
 from recipes.generation.prompt import has_gaps
@@ -21,11 +21,7 @@ BROKEN = "\ufffd"
 def keeps_tokens(saved: ModelFiles, sampler: Sampler) -> bool:
     """Return whether no token changes once it is drawn."""
     tokens = torch.arange(saved.process.vocab_size, device=saved.process.device)[:, None]
-    if bool(saved.process.replaceable(tokens).any()):
-        return False
-    if isinstance(sampler, Ordered):
-        return not sampler.replaces_tokens
-    return type(sampler) in (Ancestral, FirstHitting)
+    return sampler.guarantees.keeps_tokens and not bool(saved.process.replaceable(tokens).any())
 
 
 def pieces_of(saved: LoadedModel) -> dict[int, bytes]:

@@ -5,7 +5,7 @@ from copy import copy
 from dataclasses import replace
 
 import torch
-from planting import clamped, fault
+from planting import clamped, declare, fault
 
 from ddlib.contrib import Psi
 from ddlib.processes import identity
@@ -105,6 +105,11 @@ def all_jumps_happen_in_the_first_step(step, self, run, state, k):
     return State(
         run.process.sample_given_level(logits, state.z, state.t, zero, None, run.generator), zero
     )
+
+
+@fault("a token stays the same")
+def a_sampler_that_masks_tokens_again_is_declared_to_keep_them(patch):
+    return declare(Remask, keeps_tokens=True)(0.5, "rescale")
 
 
 @fault("first-hitting times are those of the chain", FirstHitting)

@@ -151,6 +151,7 @@ def _comparing_callback(
 _discretised = needs("exact_marginals", "has approximate steps")
 hurried = needs("consistent_joint", "has approximate sequences")
 """Return the reason why sequences need not follow the joint distribution; empty if they must."""
+_keeping = needs("keeps_tokens", "may replace tokens")
 _no_draw = needs("exact_marginals consistent_joint", "has tokens that are not draws")
 """Return the reason why draws are not checked: neither marginals nor the joint distribution
 converge.
@@ -286,6 +287,27 @@ def _falling_times(run: Case, point: Point) -> Iterator[Comparison]:
         yield Comparison("time of a network call", ("example",), t, t.minimum(before), 1e-6)
 
 
+def _final_tokens(run: Case, point: Point) -> Iterator[Comparison]:
+    states: list[Tensor] = []
+    tokens = run.draw(
+        run.pair,
+        256,
+        torch.Generator().manual_seed(6),
+        int(point["steps"]),
+        on_step=lambda k, t, z: states.append(z.clone()),
+    )
+    for k, (before, after) in enumerate(pairwise([*states, tokens]), start=1):
+        kept = torch.where(run.process.level_of(before) == 0, before, after)
+        yield Comparison(f"state after step {k}", ("example", "position"), after, kept, 0.0)
+
+
+def _no_final_tokens(run: Case) -> str:
+    tokens = torch.arange(run.process.vocab_size)[:, None]
+    if bool(run.process.replaceable(tokens).any()):
+        return f"{type(run.process).__name__} has tokens that noise replaces by others"
+    return _keeping(run)
+
+
 def _back_and_forth(run: Case) -> str:
     several = run.subject.guarantees.max_model_calls > 1
     return "a step of several calls may go forward and back" if several else ""
@@ -405,6 +427,15 @@ CLAIMS = (
         _calls,
         ({"steps": 1}, {"steps": 5}),
         applies=at_length(2),
+    ),
+    Claim(
+        "sampler",
+        "final tokens",
+        "a token that was drawn is the same after every further step",
+        "exactly",
+        _final_tokens,
+        ({"steps": 6},),
+        applies=at_length(2, _no_final_tokens),
     ),
     Claim(
         "sampler",
