@@ -21,12 +21,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import torch
 import tyro
 
 import ddlib as dd
 from recipes.console import command, make_console, plain_errors
-from recipes.generation.pipeline import Pipeline, TextOptions, call_lengths
+from recipes.generation.pipeline import Pipeline, TextOptions, call_lengths, usable_device
 from recipes.generation.sampling import Sampling
 from recipes.model_io import LoadOptions, Precision, one_of
 
@@ -106,7 +105,7 @@ def make_server(options: Options, keys: Sequence[str] = ()) -> "Server":
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"{error}; run: {INSTALL}") from error
     limits = Limits(rows=options.rows, waiting=options.waiting, seconds=options.seconds)
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = usable_device(options.device)
     found = options.reading.find(str(options.run), device, options.precision)
     layout = found.files.layout
     if layout is not None and (layout.fields or layout.is_picture):

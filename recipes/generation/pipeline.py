@@ -502,9 +502,18 @@ def pipeline(
     options = LoadOptions(**of_types(LoadOptions, **reading))
     of_types(pipeline, model=model, precision=precision)
     batch_size = of_types(pipeline, batch_size=batch_size)["batch_size"]
+    return Pipeline(options.find(str(model), usable_device(device), precision), batch_size)
+
+
+def usable_device(device: str | torch.device | None) -> str | torch.device:
+    """Return a device after checking that torch supports it; by default CUDA if there is any.
+
+    Raises:
+        ValueError: it does not.
+    """
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.empty(0, device=where)
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device={device!r}: {error}") from error
-    return Pipeline(options.find(str(model), where, precision), batch_size)
+    return where

@@ -505,6 +505,7 @@ def test_what_cannot_be_served_is_refused_at_start(published, tmp_path, capsys):
     for wrong, message in (
         (dict(rows=0), "rows=0: must be at least 1"),
         (dict(seconds=0.0), "seconds=0.0: must be a positive"),
+        (dict(device="nonsense"), "device='nonsense': "),
         (dict(sampling=Sampling(sampler="first_hitting")), "sampler='first_hitting'"),
         (dict(sampling=Sampling(keep="prefix")), "keep='prefix'"),
     ):
