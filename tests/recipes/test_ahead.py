@@ -1,22 +1,19 @@
 """Data of training steps one step ahead: the same numbers, in the same thread and beside it."""
 
 import gc
-import os
-import signal
 import threading
 from contextlib import closing, nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
-from training_runs import context, curve, finish
+from training_runs import check_kill
 from zoo.pretended_device import Pretended
 from zoo.runs import recipe, text
 
 from benchmarks.profile import TINY_PROFILE, run
-from recipes.engine import ahead, train
+from recipes.engine import ahead
 from recipes.engine.ahead import SameThread, SideStream, read_ahead, tensors_of, worker_for
-from recipes.engine.objectives.bound import Bound
 
 CPU = torch.device("cpu")
 
@@ -210,34 +207,7 @@ def test_the_plan_of_a_step_waits_before_its_launch(monkeypatch):
     }
 
 
-class Killed(Bound):
-    """Bound whose process is killed in the data of step 10, while step 9 is not read yet."""
-
-    def ahead(self, batches, step):
-        if step == 10 and os.environ.get("KILL"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().ahead(batches, step)
-
-
-def _train(given, log, kill):
-    os.environ["KILL"] = "1" if kill else ""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    torch.set_num_threads(1)
-    train(given)
-
-
 @pytest.mark.usefixtures("as_users_call")
 def test_a_run_that_is_killed_in_the_data_of_the_next_step_resumes_to_the_same_bits(tmp_path):
     data = text(tmp_path / "data")
-    loss = dict(kind="test_ahead:Killed")
-    runs = [recipe(data, tmp_path / name, loss=loss) for name in ("whole", "killed")]
-    for given, kills in zip(runs, ([False], [True, False]), strict=True):
-        for kill in kills:
-            process = context().Process(target=_train, args=(given, tmp_path / "log", kill))
-            process.start()
-            codes = finish([process])
-            assert codes == [-signal.SIGKILL if kill else 0], (tmp_path / "log").read_text()
-    whole, killed = (curve(given.output.folder) for given in runs)
-    assert killed == whole
+    check_kill(*(recipe(data, tmp_path / name) for name in ("whole", "killed")))

@@ -3,14 +3,12 @@
 Without a GPU a recording calls the step again, with its inputs and results in the same memory.
 """
 
-import os
-import signal
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 import torch
-from training_runs import context, curve, finish
+from training_runs import check_kill, output_of
 from zoo.pretended_device import Pretended
 from zoo.runs import recipe, text
 
@@ -18,8 +16,7 @@ from benchmarks.profile import TINY_PROFILE, run
 from ddlib.contrib import CaptureError, captured
 from recipes.config import Hardware
 from recipes.config.recipe import with_parts
-from recipes.engine import NonFiniteError, graph, train
-from recipes.engine.objectives.bound import Bound
+from recipes.engine import NonFiniteError, graph
 from recipes.engine.parallel import World
 
 SIZE = TINY_PROFILE._replace(sequences=4)
@@ -163,42 +160,14 @@ def test_a_signal_reaches_the_recorded_step():
     assert [one.stop for one in results] == stops
 
 
-class Killed(Bound):
-    """Bound whose process is killed in the data of step 10, after a checkpoint of step 8."""
-
-    fix_sizes = Bound.fix_sizes
-
-    def ahead(self, batches, step):
-        if step == 10 and os.environ.get("KILL"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().ahead(batches, step)
-
-
-def _train(given, log, kill):
-    os.environ["KILL"] = "1" if kill else ""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    torch.set_num_threads(1)
-    train(given)
-
-
 @pytest.mark.usefixtures("as_users_call")
 def test_a_run_that_is_killed_resumes_to_the_same_bits(tmp_path):
     """The checkpoint is of recorded steps; the first steps after it are not recorded."""
     data = text(tmp_path / "data")
-    options = dict(loss=dict(kind="test_graph_step:Killed"))
-    options |= dict(hardware=Hardware(threads=1, graph="step"))
-    runs = [recipe(data, tmp_path / name, **options) for name in ("whole", "killed")]
-    for given, kills in zip(runs, ([False], [True, False]), strict=True):
-        for kill in kills:
-            process = context().Process(target=_train, args=(given, tmp_path / "log", kill))
-            process.start()
-            codes = finish([process])
-            assert codes == [-signal.SIGKILL if kill else 0], (tmp_path / "log").read_text()
-    whole, killed = (curve(given.output.folder) for given in runs)
-    assert killed == whole
-    assert "has no effect without CUDA" in (tmp_path / "log").read_text()
+    hardware = Hardware(threads=1, graph="step")
+    runs = [recipe(data, tmp_path / name, hardware=hardware) for name in ("whole", "killed")]
+    check_kill(*runs)
+    assert all("has no effect without CUDA" in output_of(run) for run in runs)
 
 
 REFUSED = {

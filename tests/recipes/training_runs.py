@@ -4,9 +4,11 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +20,7 @@ from recipes.config import Recipe
 from recipes.config.recipe import read_part
 from recipes.engine import checkpoint, train
 from recipes.engine.network import Network
+from recipes.engine.objectives.bound import Bound
 from recipes.logging import TIMING, read_metrics
 from recipes.model_io import open_saved
 
@@ -110,6 +113,31 @@ def check_resumption(whole: Recipe, again: Recipe, last: int, before: int) -> di
     one, other = (open_saved(run.output.folder).model.state_dict() for run in (whole, again))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
     return one
+
+
+class Killed(Bound):
+    """Bound whose process is killed in the data of step 10, unless it began after step 0."""
+
+    fix_sizes = Bound.fix_sizes
+    first = None
+
+    def ahead(self, batches, step):
+        if self.first is None:
+            self.first = step
+        if step == 10 and self.first == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().ahead(batches, step)
+
+
+def check_kill(whole: Recipe, again: Recipe) -> None:
+    """Train a run, and again with the loss ``Killed``, from the last checkpoint after the kill;
+    records must be equal to the bit.
+    """
+    trained(whole)
+    again = replace(again, loss=dict(kind="training_runs:Killed"))
+    assert finish(start(again)) == [-signal.SIGKILL], output_of(again)
+    trained(again)
+    assert curve(again.output.folder) == curve(whole.output.folder)
 
 
 def output_of(run: Recipe) -> str:
