@@ -8,17 +8,18 @@ With ``GRAPHS_ON=cpu`` the same runs without graphs, to check the tests themselv
 
 import os
 import threading
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
 import torch
+from zoo import steps
 from zoo.networks import Halves
 from zoo.processes import LEVELS
+from zoo.steps import SCHEDULE, STEP, STEPS, train_steps
 
 import ddlib as dd
 from benchmarks import hub_decoding, ladder, sampling_steps
-from benchmarks.profile import TINY_PROFILE, run
+from benchmarks.profile import run
 from ddlib.contrib import Captured, CaptureError, FixedCapacity
 from ddlib.samplers import Ancestral, Confidence, FirstHitting, LeftToRight, Remask
 from ddlib_models import DiT
@@ -37,9 +38,7 @@ SAMPLERS = [
     Confidence("probability", threshold=0.4),
     LeftToRight(),
 ]
-SIZE = TINY_PROFILE._replace(sequences=4, device=DEVICE)
-STEPS = 8
-SCHEDULE = {"optimizer.warmup": 3, "optimizer.ema": 0.9, "steps": STEPS}
+SIZE = steps.SIZE._replace(device=DEVICE)
 
 
 def halves(process):
@@ -161,29 +160,7 @@ def test_a_network_in_bfloat16_is_recorded(compiled, tree):
         assert torch.equal(draws["fixed"], draws["called"])
 
 
-def train_steps(kind, toggles, steps=STEPS):
-    """Numbers of the steps of a run, two steps in the queue, and the run."""
-    trained = run(SIZE._replace(kind=kind), SCHEDULE | toggles)
-    results = []
-    waiting = None
-    with closing(trained.inputs(steps)) as inputs:
-        for parts in inputs:
-            launched = trained.launch(parts, False)
-            if waiting is not None:
-                results.append(trained.finish(waiting))
-            waiting = launched
-    return [*results, trained.finish(waiting)], trained
-
-
-TRAINED = {
-    "hdlm": ("hdlm", {}),
-    "hdlm, xi < 1": ("hdlm_xi", {}),
-    "mdlm": ("mdlm", {}),
-    "gidd": ("gidd", {}),
-    "children": ("hdlm", {"model.head": "children"}),
-    "edges": ("hdlm", {"loss": {"kind": "bound", "mode": "edges"}}),
-    "micro-batches": ("hdlm", {"hardware.micro_batch": 2}),
-    "dropout": ("hdlm", {"model.dropout": 0.2}),
+TRAINED = steps.OPTIONS | {
     "float32": ("hdlm", {"hardware.bf16": False}),
     "compiled": ("hdlm", {"hardware.compile": DEVICE == "cuda"}),
     "not ahead": ("hdlm", {"hardware.ahead": False}),
@@ -194,11 +171,10 @@ TRAINED = {
 def test_recorded_steps_are_those_that_are_not_recorded(option, monkeypatch):
     """Up to the order of atomic sums."""
     kind, toggles = TRAINED[option]
-    step = {"hardware.graph": "step"}
-    results, recorded = train_steps(kind, toggles | step)
+    results, recorded = train_steps(kind, toggles | STEP, SIZE)
     assert recorded.compute.captured.number == 1
     monkeypatch.setattr(graph, "ORDINARY", STEPS)
-    expected, ordinary = train_steps(kind, toggles | step)
+    expected, ordinary = train_steps(kind, toggles | STEP, SIZE)
     assert ordinary.compute.captured.number == 0
     for one, other in zip(results, expected, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-3)
@@ -215,8 +191,8 @@ def test_recorded_steps_are_those_that_are_not_recorded(option, monkeypatch):
 @pytest.mark.parametrize("option", ["hdlm", "gidd", "float32"])
 def test_losses_are_those_of_the_ordinary_engine(option):
     kind, toggles = TRAINED[option]
-    results, _ = train_steps(kind, toggles | {"hardware.graph": "step"})
-    expected, _ = train_steps(kind, toggles)
+    results, _ = train_steps(kind, toggles | STEP, SIZE)
+    expected, _ = train_steps(kind, toggles, SIZE)
     for one, other in zip(results, expected, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-2)
 
@@ -236,7 +212,7 @@ def test_a_recorded_step_launches_few_operations():
 
 def test_a_nan_in_a_recorded_step_changes_nothing_and_its_batch_is_saved(tmp_path):
     """The weights of the draws are too large for float32."""
-    trained = run(SIZE, SCHEDULE | {"hardware.graph": "step"})
+    trained = run(SIZE, SCHEDULE | STEP)
     trained.recipe = replace(trained.recipe, output=replace(trained.recipe.output, folder=tmp_path))
     number = graph.ORDINARY + 1
     stream = trained.batches()
@@ -261,7 +237,7 @@ def test_a_process_whose_loss_waits_is_refused_by_name():
     rates -= rates.sum(1).diag()
     process = dict(kind="rate_matrix", matrix=rates.tolist(), schedule=dict(kind="linear"))
     with pytest.raises(ValueError, match=r"hardware.graph='step': not with this process"):
-        train_steps("mdlm", {"process": process, "hardware.graph": "step"})
+        train_steps("mdlm", {"process": process} | STEP, SIZE)
 
 
 def test_rows_of_the_ladder():

@@ -11,45 +11,23 @@ import torch
 from training_runs import check_kill, output_of
 from zoo.pretended_device import Pretended
 from zoo.runs import recipe, text
+from zoo.steps import OPTIONS as EVERYWHERE
+from zoo.steps import SCHEDULE, SIZE, STEP, STEPS, train_steps
 
-from benchmarks.profile import TINY_PROFILE, run
+from benchmarks.profile import run
 from ddlib.contrib import CaptureError, captured
 from recipes.config import Hardware
 from recipes.config.recipe import with_parts
 from recipes.engine import NonFiniteError, graph
 from recipes.engine.parallel import World
 
-SIZE = TINY_PROFILE._replace(sequences=4)
-STEPS = 8
-SCHEDULE = {"optimizer.warmup": 3, "optimizer.ema": 0.9, "steps": STEPS}
-"""The learning rate rises, then falls, and the decay of the average rises."""
-STEP = {"hardware.graph": "step"}
-OPTIONS = {
-    "hdlm": ("hdlm", {}),
-    "hdlm, xi < 1": ("hdlm_xi", {}),
-    "mdlm": ("mdlm", {}),
-    "gidd": ("gidd", {}),
-    "children": ("hdlm", {"model.head": "children"}),
-    "edges": ("hdlm", {"loss": {"kind": "bound", "mode": "edges"}}),
+OPTIONS = EVERYWHERE | {
     "posterior": ("gidd", {"loss": {"kind": "bound", "parameterization": "posterior"}}),
     "infill": ("mdlm", {"loss": {"kind": "bound", "infill": 0.3}}),
-    "micro-batches": ("hdlm", {"hardware.micro_batch": 2}),
-    "dropout": ("hdlm", {"model.dropout": 0.2}),
     "no average": ("hdlm", {"optimizer.ema": 0.0}),
     "clipped": ("hdlm", {"optimizer.max_grad_norm": 1e-3}),
 }
 every_option = pytest.mark.parametrize("option", OPTIONS)
-
-
-def train_steps(kind, toggles, steps=STEPS):
-    """Numbers of the steps of a run, and the run."""
-    trained = run(SIZE._replace(kind=kind), SCHEDULE | toggles)
-    results = []
-    with closing(trained.inputs(steps)) as inputs:
-        for parts in inputs:
-            # two steps in the queue, as in a run
-            results.append(trained.launch(parts, False))
-    return [trained.finish(one) for one in results], trained
 
 
 def check_equal(one, other):
