@@ -2,14 +2,11 @@
 that are not here.
 """
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from interpreter import count_passed, python
 
 from ddlib.kernels import gpu
 from ddlib.utils import triton_kernels
@@ -80,30 +77,10 @@ for kernel in (philox_kernel._words, philox_kernel._uniforms, philox_kernel._scr
 """
 
 
-def python(*arguments, **environment):
-    """Output of a new process."""
-    completed = subprocess.run(
-        [sys.executable, *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    return completed.stdout
-
-
 @pytest.mark.parametrize(("of", "least"), [("kernels", 120), ("children", 21)])
 def test_logic_in_the_interpreter(pytestconfig, of, least):
-    """In a separate process: the variable must be set before Triton is imported, and excludes
-    compiled kernels.
-    """
     tests = Path(__file__).with_name(f"interpreted_{of}.py")
-    budget = f"--budget={pytestconfig.getoption('budget')}"
-    arguments = ("-q", "-n", "0", "-p", "no:cacheprovider", budget, str(tests))
-    output = python("-m", "pytest", *arguments, TRITON_INTERPRET="1")
-    (passed,) = re.findall(r"(\d+) passed", output)
-    assert int(passed) > least
+    assert count_passed(tests, pytestconfig) > least
 
 
 def test_kernels_compile_for_a_gpu(tmp_path):

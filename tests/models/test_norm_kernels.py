@@ -1,12 +1,9 @@
 """Kernels of adaptive normalisation without a GPU: in the interpreter, and compiled for one."""
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
+from interpreter import count_passed, python
 from tiny import inputs, trained
 
 from ddlib_models.dit import adaptive_norm
@@ -39,26 +36,8 @@ for kernel in (norm_kernels._forward, norm_kernels._backward):
 """
 
 
-def python(*arguments, **environment):
-    """Output of a new process."""
-    completed = subprocess.run(
-        [sys.executable, *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert completed.returncode == 0, completed.stdout + completed.stderr
-    return completed.stdout
-
-
 def test_logic_in_the_interpreter(pytestconfig):
-    tests = Path(__file__).with_name("interpreted_norms.py")
-    budget = f"--budget={pytestconfig.getoption('budget')}"
-    arguments = ("-q", "-n", "0", "-p", "no:cacheprovider", budget, str(tests))
-    output = python("-m", "pytest", *arguments, TRITON_INTERPRET="1")
-    (passed,) = re.findall(r"(\d+) passed", output)
-    assert int(passed) > 15
+    assert count_passed(Path(__file__).with_name("interpreted_norms.py"), pytestconfig) > 15
 
 
 def test_kernels_compile_for_a_gpu(tmp_path):
