@@ -10,7 +10,7 @@ import torch
 from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import inputs, trained
+from tiny import features_of, inputs, trained
 
 from ddlib_models.dit import adaptive_norm as norms
 from ddlib_models.dit import norm_kernels
@@ -129,13 +129,6 @@ CASES = "plain", "own_times", "packed", "some_positions", "no_time"
     [*((name, None) for name in CASES), ("plain", "trunk"), ("plain", "blocks")],
 )
 def test_a_network_with_the_kernels_has_the_same_features_and_gradients(case, compiled):
-    z, t = inputs(2, 4)
-    options = {}
-    if case == "own_times":
-        t = torch.rand(2, 4)
-    if case == "packed":
-        options = dict(cu_seqlens=torch.tensor([0, 3, 8]))
-        z = z.view(1, 8)
     results = []
     for change in (False, True):
         model = trained(fused_norms=change, time_conditioned=case != "no_time").eval()
@@ -145,10 +138,7 @@ def test_a_network_with_the_kernels_has_the_same_features_and_gradients(case, co
         for block in model.blocks:
             if compiled == "blocks" and change:
                 block.compile(backend="aot_eager", fullgraph=True)
-        if case == "some_positions":
-            features = model.features_at(z, t, torch.tensor([[1, 0], [3, 2]]))
-        else:
-            features = model.features(z, t, **options)
+        features = features_of(model, case)
         features.square().sum().backward()
         results.append([features, *(p.grad for p in model.parameters() if p.grad is not None)])
     torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from refusals import refused_with, refuses
-from tiny import STATES, WORDS, build, inputs, trained
+from tiny import STATES, WORDS, build, features_of, inputs, trained
 from torch.overrides import TorchFunctionMode
 
 from ddlib_models.dit.adaptive_norm import LayerNorm
@@ -258,31 +258,25 @@ def test_refuses_bad_inputs(as_users_call):
     """)
 
 
+CHANGES = {
+    "beside": dict(block_size=2),
+    "labels": dict(num_classes=3),
+    "no_time": dict(time_conditioned=False),
+}
+"""Arguments of the network of a case."""
+
+
 @pytest.mark.parametrize(
     "case", ["plain", "own_times", "beside", "packed", "labels", "some_positions"]
 )
 def test_the_trunk_is_one_graph_with_the_same_features_and_gradients(case):
     """``fullgraph`` fails at anything that a compiler cannot put into one graph."""
-    changes = {"beside": dict(block_size=2), "labels": dict(num_classes=3)}
-    z, t = inputs(2, 4)
-    options = {
-        "beside": dict(clean=z.clamp(max=WORDS - 1)),
-        "packed": dict(cu_seqlens=torch.tensor([0, 3, 8])),
-        "labels": dict(label=torch.tensor([0, 2])),
-    }.get(case, {})
-    if case == "own_times":
-        t = torch.rand(2, 4)
-    if case == "packed":
-        z = z.view(1, 8)
     results = []
     for compiled in (False, True):
-        model = trained(**changes.get(case, {})).eval()
+        model = trained(**CHANGES.get(case, {})).eval()
         if compiled:
             model.compile_trunk(backend="aot_eager", fullgraph=True)
-        if case == "some_positions":
-            features = model.features_at(z, t, torch.tensor([[1, 0], [3, 2]]))
-        else:
-            features = model.features(z, t, **options)
+        features = features_of(model, case)
         features.square().sum().backward()
         results.append([features, *(p.grad for p in model.parameters() if p.grad is not None)])
     torch.testing.assert_close(*results)
@@ -323,31 +317,13 @@ class Products(TorchFunctionMode):
 )
 def test_one_product_of_the_condition_for_all_blocks(case, compiled):
     """The same features and gradients, by the same weights, but for a time per position."""
-    changes = {
-        "beside": dict(block_size=2),
-        "labels": dict(num_classes=3),
-        "no_time": dict(time_conditioned=False),
-    }
-    z, t = inputs(2, 4)
-    options = {
-        "beside": dict(clean=z.clamp(max=WORDS - 1)),
-        "packed": dict(cu_seqlens=torch.tensor([0, 3, 8])),
-        "labels": dict(label=torch.tensor([0, 2])),
-    }.get(case, {})
-    if case == "own_times":
-        t = torch.rand(2, 4)
-    if case == "packed":
-        z = z.view(1, 8)
     results = []
     for joint in (False, True):
-        model = trained(cond_dim=8, joint_modulation=joint, **changes.get(case, {})).eval()
+        model = trained(cond_dim=8, joint_modulation=joint, **CHANGES.get(case, {})).eval()
         if compiled and joint:
             model.compile_trunk(backend="aot_eager", fullgraph=True)
         with Products() as products:
-            if case == "some_positions":
-                features = model.features_at(z, t, torch.tensor([[1, 0], [3, 2]]))
-            else:
-                features = model.features(z, t, **options)
+            features = features_of(model, case)
         features.square().sum().backward()
         gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
         results.append({"features": features} | gradients)

@@ -34,3 +34,22 @@ def inputs(batch: int = 3, length: int = 5) -> tuple[torch.Tensor, torch.Tensor]
     return torch.randint(STATES, (batch, length), generator=generator), torch.rand(
         batch, generator=generator
     )
+
+
+def features_of(model: DiT, case: str) -> torch.Tensor:
+    """Features of two sequences: by a time per position, beside clean tokens, packed, with labels
+    or at some positions, if the case says so.
+    """
+    z, t = inputs(2, 4)
+    if case == "some_positions":
+        return model.features_at(z, t, torch.tensor([[1, 0], [3, 2]]))
+    options = {
+        "beside": dict(clean=z.clamp(max=WORDS - 1)),
+        "packed": dict(cu_seqlens=torch.tensor([0, 3, 8])),
+        "labels": dict(label=torch.tensor([0, 2])),
+    }.get(case, {})
+    if case == "own_times":
+        t = torch.linspace(0.1, 0.9, 8).view(2, 4)
+    if case == "packed":
+        z = z.view(1, 8)
+    return model.features(z, t, **options)
