@@ -16,13 +16,14 @@ does. Their output layer is multiplied by a number, so that a call decodes sever
 
 import json
 import statistics
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 import ddlib as dd
-from benchmarks.measuring import command_line, now, report, require_gpu
+from benchmarks.measuring import command_line, medians, report, require_gpu, seconds
 from benchmarks.window_cache import SMOLLM2, TINY
 from ddlib.contrib import Cache
 from ddlib.paces import Blocks
@@ -142,21 +143,15 @@ def measure(text: Text, repeats: int) -> dict[str, object]:
     same = (tokens["ours"] == tokens["fast_dllm"]).double().mean().item()
     if same < 1 and text.device == "cpu":
         raise AssertionError(f"{1 - same:.1%} of the tokens are others: not timed")
-    timings: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(repeats):
-        for name, way in ways.items():
-            begin = now(text.device)
-            way(model, prompt, text)
-            timings[name].append(now(text.device) - begin)
+    calls = {name: partial(way, model, prompt, text) for name, way in ways.items()}
+    timings = seconds(calls, repeats, text.device)
     faster = [
         theirs / here for theirs, here in zip(timings["fast_dllm"], timings["ours"], strict=True)
     ]
     drawn = text.sequences * (text.length - text.prompt)
     return {
         "ratios": {"fast_dllm time": statistics.median(faster)},
-        "tokens_per_second": {
-            name: drawn / statistics.median(values) for name, values in timings.items()
-        },
+        "tokens_per_second": {name: drawn / value for name, value in medians(timings).items()},
         "positions": positions,
         "same_tokens": same,
         "measured": timings,

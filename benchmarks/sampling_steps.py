@@ -18,7 +18,6 @@ All ways of ours draw the same tokens, which is asserted on a CPU; on a GPU the 
 
 import argparse
 import json
-import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,8 +25,9 @@ import torch
 from torch import Tensor
 
 import ddlib as dd
+from benchmarks import measuring
 from benchmarks.device_trace import profile_steps
-from benchmarks.measuring import now, require_gpu
+from benchmarks.measuring import medians, now, require_gpu
 from benchmarks.sampling import PROCESSES, TINY_TEXT, Papers, Text, _half, network
 from ddlib.contrib import FixedCapacity
 from ddlib_models import DiT
@@ -101,7 +101,8 @@ def measure(
     if text.device == "cpu" and min(same.values()) < 1:
         raise AssertionError(f"other tokens: {same}, not timed")
     theirs = papers(Papers(process, model), text, papers_steps, backend)
-    blocks = statistics.median(timings(lambda: half.features(*start(process, text)), 8, text))
+    call = {"blocks": lambda: half.features(*start(process, text))}
+    blocks = medians(measuring.seconds(call, 8, text.device))["blocks"]
     fastest = min(theirs.values())
     return {
         "ratios": {
@@ -140,7 +141,7 @@ def papers(step: Papers, text: Text, number: int, backend: str) -> dict[str, flo
                 begin = now(text.device)
                 way(z, here, (here - 1 / text.steps).clamp_min(0))
                 seconds[name].append(now(text.device) - begin)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return medians(seconds)
 
 
 def start(process: dd.processes.ForwardProcess, text: Text) -> tuple[Tensor, Tensor]:
@@ -148,16 +149,6 @@ def start(process: dd.processes.ForwardProcess, text: Text) -> tuple[Tensor, Ten
     shape = (text.sequences, text.length)
     mask = torch.full(shape, process.num_states - 1, device=text.device)
     return mask, torch.ones(text.sequences, device=text.device)
-
-
-def timings(work: Callable[[], Any], repeats: int, text: Text) -> list[float]:
-    """Return the seconds of some calls."""
-    values = []
-    for _ in range(repeats):
-        begin = now(text.device)
-        work()
-        values.append(now(text.device) - begin)
-    return values
 
 
 def main() -> None:

@@ -164,7 +164,6 @@ def measure_first_blocks(model: CausalLM, longest: int) -> dict[str, Any]:
             drawings(model, ROWS, longest, pace=dd.paces.Blocks(model.block_size))
         )
     ]
-    alone = []
     for plan in plans[:4]:
         begin = time.perf_counter()
         plan.run()
