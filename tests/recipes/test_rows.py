@@ -14,14 +14,16 @@ import pandas as pd
 import pytest
 import torch
 from refusals import refused_with
+from table_files import write_csv
 from torch.nn.functional import pad
+from zoo.calls import seeded
 from zoo.joints import F64, follows
-from zoo.runs import ALONE, PUBLISHED, publish_tiny, quiet
+from zoo.runs import ALONE, PUBLISHED, batch_of, publish_tiny, quiet
 
 import ddlib as dd
 from ddlib.testing.oracle import exact_cavity
 from recipes.config import Data, ModelContext, Optimizer, Output, Recipe
-from recipes.data import Batch, SymbolCorpus, prepare
+from recipes.data import SymbolCorpus, prepare
 from recipes.engine.setup import FromText, make_model, make_process
 from recipes.evaluate import Options as Evaluation
 from recipes.evaluate import evaluate
@@ -56,9 +58,7 @@ ROWS = [
     )
 ]
 """Every row of the table; the last token of the city is a missing value."""
-JOINT = torch.softmax(
-    1.5 * torch.randn(18, dtype=F64, generator=torch.Generator().manual_seed(0)), 0
-).view(3, 3, 2)
+JOINT = torch.softmax(1.5 * torch.randn(18, dtype=F64, generator=seeded()), 0).view(3, 3, 2)
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +104,7 @@ def lines_of(path):
 
 
 def write(path, rows, header=("n", "city", "member")):
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([header, *rows])
-    return path
+    return write_csv(path, header, rows)
 
 
 IN_ORDER = Sampling(sampler="left_to_right", steps=64)
@@ -186,11 +184,6 @@ def every_row():
     return torch.cartesian_prod(torch.arange(3), torch.arange(3), torch.arange(2))
 
 
-def batch_of(x):
-    free = torch.ones_like(x, dtype=torch.bool)
-    return Batch(x, free, free, torch.arange(len(x)))
-
-
 def test_the_exact_likelihood_of_a_row_is_its_probability(saved):
     x = every_row()
     order = dd.samplers.LeftToRight()
@@ -218,10 +211,6 @@ def test_the_bound_is_the_entropy_and_that_of_each_field_its_share(saved):
     total = sum(one.value for one in shares.values()) * math.log(2)
     per_row = np.mean([float(one.nats.sum(1).mean()) for one in replicates])
     assert total == pytest.approx(per_row, rel=1e-9)
-
-
-def seeded():
-    return torch.Generator().manual_seed(0)
 
 
 def test_evaluation_has_bits_for_each_column(folder):

@@ -1,9 +1,8 @@
 """The command ``recipes.table``: its recipes, their flags, and a run from a file to samples."""
 
-import csv
-
 import numpy as np
 import pytest
+from table_files import write_csv
 from training_runs import losses
 
 from recipes import prepare as preparation
@@ -38,12 +37,11 @@ def test_a_small_run_has_a_folder_of_its_own():
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
     random = np.random.default_rng(0)
-    with (folder / "mine.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["age", "sex", "height", "note"])
-        for _ in range(300):
-            height = "" if random.random() < 0.1 else f"{random.normal(170, 9):.1f}"
-            writer.writerow([random.integers(18, 80), random.choice(["F", "M"]), height, "x"])
+    rows = []
+    for _ in range(300):
+        height = "" if random.random() < 0.1 else f"{random.normal(170, 9):.1f}"
+        rows.append([random.integers(18, 80), random.choice(["F", "M"]), height, "x"])
+    write_csv(folder / "mine.csv", ["age", "sex", "height", "note"], rows)
     preparation.main(["table", "--files", str(folder / "mine.csv"), "--out", str(folder / "data")])
     return folder / "data"
 

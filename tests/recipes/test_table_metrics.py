@@ -1,9 +1,8 @@
 """Metrics of samples of a prepared table."""
 
-import csv
-
 import numpy as np
 import pytest
+from table_files import write_csv
 
 from recipes.data import SymbolCorpus, open_prepared, prepare
 from recipes.evaluation.samples import metrics_of
@@ -23,9 +22,8 @@ def people(count, seed):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
-    with (folder / "people.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([HEADER, *people(2400, 0)])
-    source = {"kind": "table", "files": str(folder / "people.csv")}
+    file = write_csv(folder / "people.csv", HEADER, people(2400, 0))
+    source = {"kind": "table", "files": str(file)}
     prepare(SymbolCorpus(source=source, held_out=800), folder / "data")
     return open_prepared(folder / "data")
 

@@ -1,6 +1,5 @@
 """Tables: files and packages, schemas, and prepared folders."""
 
-import csv
 import gzip
 import json
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with
+from table_files import write_csv
 
 import ddlib as dd
 from recipes import prepare as command
@@ -39,9 +39,7 @@ def people(count=200, seed=0):
 
 
 def write(path, rows, header=HEADER):
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([header, *rows])
-    return str(path)
+    return str(write_csv(path, header, rows))
 
 
 def folder_of(tmp_path, rows=None, **values):
