@@ -241,14 +241,16 @@ def test_the_capacity_is_the_largest_number_of_descents_or_the_given_one():
         def logits(self, process, length):
             return [lambda logits, states, i: sizes.append(len(logits)) or logits]
 
-    draw = lambda capacity, rows=40: dd.sample(  # noqa: E731
-        process,
-        Halves(process),
-        (rows, LENGTH),
-        steps=20,
-        generator=seeded(),
-        controls=[Processor(), FixedCapacity(capacity)],
-    )
+    def draw(capacity):
+        dd.sample(
+            process,
+            Halves(process),
+            (40, LENGTH),
+            steps=20,
+            generator=seeded(),
+            controls=[Processor(), FixedCapacity(capacity)],
+        )
+
     draw(None)
     assert {*sizes} == {64}  # of 400 positions
     sizes.clear()

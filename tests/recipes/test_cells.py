@@ -91,7 +91,7 @@ def test_the_distribution_of_drawn_values_is_that_of_the_data():
 def test_numbers_between_and_outside_of_cells():
     cells = Cells(((1.0,), (2.0,), (4.0, 5.0), (7.0,), (9.0, 10.0)))
     asked = np.array([0.9, 1.0, 1.5, 2.0, 3.0, 4.5, 6.0, 7.0, 8.0, 10.0, 10.1])
-    assert cells.tokens(asked).tolist() == [*[NOWHERE, 0, NOWHERE, 1, 2, 2, 2, 3, 4, 4, NOWHERE]]
+    assert cells.tokens(asked).tolist() == [NOWHERE, 0, NOWHERE, 1, 2, 2, 2, 3, 4, 4, NOWHERE]
     assert cells.names == ("1.0", "2.0", "4.0 to 5.0", "7.0", "9.0 to 10.0")
 
 
