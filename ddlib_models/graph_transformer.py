@@ -129,9 +129,9 @@ class GraphTransformer(Pretrained, nn.Module):
 
     A graph of n <= M nodes is the number n, then M nodes, then the pairs i < j in the order (0, 1),
     (0, 2), ..., (M - 2, M - 1): 1 + M (M + 1) / 2 positions. The first n nodes are present. The id
-    of the number is n - 1; absent nodes, and pairs of them, have id 0, and the network is certain
-    of it: they add nothing to a bound. The number itself is to be given (``given=``, ``prompt=``):
-    the network predicts nothing of it. A pair without an edge has a type too.
+    of the number is n - 1. Absent nodes, and pairs of them, have id 0 with probability 1 under the
+    network: they add nothing to a bound. The number itself must be given (``given=``, ``prompt=``):
+    its logits are zeros. A pair without an edge has a type too.
 
     A permutation of the nodes permutes the logits, and the number of slots M changes none of them.
 
@@ -229,16 +229,16 @@ class GraphTransformer(Pretrained, nn.Module):
             )
         for block in self.blocks:
             nodes, pairs = block(nodes, pairs, of_nodes, of_pairs, slots)
-        node_logits = _certain(self.node_head(self.node_norm(nodes)), ~slots.nodes)
-        pair_logits = _certain(self.pair_head(self.pair_norm(pairs)), ~slots.pairs)
+        node_logits = _fix_absent(self.node_head(self.node_norm(nodes)), ~slots.nodes)
+        pair_logits = _fix_absent(self.pair_head(self.pair_norm(pairs)), ~slots.pairs)
         logits = [node_logits.new_zeros(len(z), 1, self.vocab_size)]
         for each in (node_logits, pair_logits):
             logits.append(F.pad(each, (0, self.vocab_size - each.shape[-1])))
         return torch.cat(logits, 1)
 
 
-def _certain(logits: Float[Tensor, "B n V"], absent: Bool[Tensor, "B n"]) -> Tensor:
-    """Return logits of which those of absent nodes and pairs are certain of id 0."""
+def _fix_absent(logits: Float[Tensor, "B n V"], absent: Bool[Tensor, "B n"]) -> Tensor:
+    """Return the logits, with probability 1 of id 0 at absent nodes and pairs."""
     other = torch.arange(logits.shape[-1], device=logits.device) > 0
-    certain = torch.where(other, -torch.inf, 0.0).to(logits.dtype)
-    return torch.where(absent[..., None], certain, logits)
+    fixed = torch.where(other, -torch.inf, 0.0).to(logits.dtype)
+    return torch.where(absent[..., None], fixed, logits)

@@ -12,9 +12,9 @@ def closest(rows: Codes, training: Codes, columns: Columns) -> Float64[np.ndarra
     .. math:: \min_{y} \frac{1}{L} \sum_l d_l(x_l, y_l)
 
     d is 0 or 1 for equal or other categories, and the share of the codes between two ordered
-    values; a missing value is a category. 0 is a copy. Compare the distances of samples with those
-    of held-out rows: smaller ones are copies or nearly so, larger ones are rows that the data do
-    not have.
+    values; a missing value is a category. Distance 0 is a copy. Compare the distances of samples
+    with those of held-out rows: smaller ones suggest copies, larger ones rows that are improbable
+    under the distribution of the data.
 
     Raises:
         ValueError: codes that ``columns`` does not have.
