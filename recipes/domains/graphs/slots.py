@@ -1,7 +1,7 @@
 """Graphs as sequences: the number of nodes, the types of the nodes, and those of the pairs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import networkx as nx
@@ -36,7 +36,6 @@ class Slots:
     count: int
     node_types: Sequence[str] = ("node",)
     edge_types: Sequence[str] = ("edge",)
-    pairs: tuple[Int[np.ndarray, " P"], Int[np.ndarray, " P"]] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.count < 2:
@@ -44,7 +43,11 @@ class Slots:
         for name, types in (("node_types", self.node_types), ("edge_types", self.edge_types)):
             if not types or len(set(types)) < len(types) or NONE in types:
                 raise ValueError(f"{name}={tuple(types)}: must be distinct names, none is {NONE!r}")
-        object.__setattr__(self, "pairs", np.triu_indices(self.count, 1))
+
+    @cached_property
+    def pairs(self) -> tuple[Int[np.ndarray, " P"], Int[np.ndarray, " P"]]:
+        """The smaller and the larger node of each pair."""
+        return np.triu_indices(self.count, 1)
 
     @cached_property
     def positions(self) -> tuple[str, ...]:

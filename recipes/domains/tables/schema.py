@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,7 +81,7 @@ class Schema:
     """Columns of a table by name, in the order of their positions."""
 
     columns: Mapping[str, ColumnSchema]
-    missing: tuple[str, ...] = field(default_factory=tuple)
+    missing: tuple[str, ...] = ()
     """Texts of missing values, besides empty fields, NA and NaN."""
 
     __pydantic_config__ = STRICT
