@@ -29,8 +29,6 @@ def test_a_graph_comes_back(count):
         ids = SLOTS.encode(graph)
         assert ids.shape == (22,) == (len(SLOTS.positions),)
         assert same(SLOTS.decode(ids), graph)
-        again = nx.Graph(SLOTS.adjacency(ids[None])[0])
-        assert nx.utils.edges_equal(again.edges, graph.edges) and len(again) == count
 
 
 def test_positions_are_the_number_of_nodes_the_nodes_and_the_pairs():
@@ -55,7 +53,6 @@ def test_what_is_absent_is_ignored():
     noisy = np.where(SLOTS.given(ids[None])[0], 1, ids)
     noisy[0] = ids[0]
     assert same(SLOTS.decode(noisy), typed(0))
-    assert np.array_equal(SLOTS.adjacency(noisy[None])[0], SLOTS.adjacency(ids[None])[0])
 
 
 LOOP = nx.Graph([(0, 1), (1, 1)])

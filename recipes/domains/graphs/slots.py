@@ -111,14 +111,6 @@ class Slots:
                 graph.add_edge(first, second, **{TYPE: str(self.edge_types[int(values[pair]) - 1])})
         return graph
 
-    def adjacency(self, ids: Int[np.ndarray, "N L"]) -> list[Bool[np.ndarray, "n n"]]:
-        """Return the adjacency matrices of sequences, each of the size of its graph."""
-        matrices = np.zeros((len(ids), self.count, self.count), dtype=bool)
-        matrices[:, self.pairs[0], self.pairs[1]] = ids[:, 1 + self.count :] > 0
-        matrices |= matrices.transpose(0, 2, 1)
-        sizes = (ids[:, 0] + 1).tolist()
-        return [matrix[:n, :n] for matrix, n in zip(matrices, sizes, strict=True)]
-
     def given(self, ids: Int[np.ndarray, "N L"]) -> Bool[np.ndarray, "N L"]:
         """Return True at what a model is given: the number of nodes, and all that is absent.
 
