@@ -159,7 +159,7 @@ def with_flags(recipe: Recipe, flags: Sequence[Flag]) -> Recipe:
     for flag in sorted(flags, key=lambda flag: len(_path(flag))):
         path = _path(flag)
         if path:
-            _set_key(changed, path, flag, known)
+            _set_part(changed, path, "", *PARTS[path[0]], flag, known)
         else:
             place, value = _value(known, ALIASES.get(flag.place, flag.place), flag)
             changed[place] = value
@@ -175,44 +175,66 @@ def _path(flag: Flag) -> list[str]:
     return []
 
 
-def _set_key(
-    changed: dict[str, Any], path: Sequence[str], flag: Flag, known: Mapping[str, parts.Key]
+def _set_part(
+    holder: dict[str, Any],
+    path: Sequence[str],
+    place: str,
+    group: str,
+    run: Any,
+    flag: Flag,
+    known: Mapping[str, parts.Key],
 ) -> None:
-    """Set a key of a part, or the part itself, in the values of all parts."""
-    group, run = PARTS[path[0]]
-    holder = changed
-    of_names = False  # whether the holder is a mapping of names to parts
-    for i, name in enumerate(path):
-        last = i + 1 == len(path)
-        if i > 0 and not of_names:
-            values = holder | ({name: flag.read(None) if flag.values else True} if last else {})
-            allowed = parts.keys(group, holder["kind"], run, values)
-            here = ".".join(path[:i])
-            within = {f"{here}.{each}": key for each, key in allowed.items()}
-            if name not in allowed or allowed[name].group is None:
-                # not the keys of the kind before, which are no flags of this one
-                others = {each: known[each] for each in known if not each.startswith(f"{here}.")}
-                if not last:
-                    raise ValueError(_unknown(flag, [*within, *others]))
-                place, holder_value = _value({**others, **within}, f"{here}.{name}", flag)
-                holder[place.rpartition(".")[2]] = holder_value
-                return
-            group = str(allowed[name].group)
-            of_names = allowed[name].named and not last
-            if of_names:
-                holder = holder.setdefault(name, {})
-                continue
-        of_names = False
-        if last:
-            value = flag.read(None)
-            holder[name] = parts.expand(group, value, run) if isinstance(value, str) else value
-            return
-        if not isinstance(holder.get(name), dict):
-            place = ".".join(path[: i + 1])
-            raise ValueError(
-                f"{flag.word}: the recipe sets no {place}; choose one by --{place}.kind too"
-            )
-        holder = holder[name]
+    """Set a part among values of parts by name, or a key inside it.
+
+    Args:
+        holder: values of parts by name.
+        path: name of the part, and the keys after it.
+        place: keys in front of the path, each followed by a dot.
+        group: group of the part.
+        run: class of the run context.
+        flag: the flag.
+        known: keys of the recipe before any flag, by place.
+    """
+    name, *rest = path
+    if not rest:
+        value = flag.read(None)
+        holder[name] = parts.expand(group, value, run) if isinstance(value, str) else value
+        return
+    if not isinstance(holder.get(name), dict):
+        raise ValueError(
+            f"{flag.word}: the recipe sets no {place}{name}; choose one by --{place}{name}.kind too"
+        )
+    _set_key(holder[name], rest, f"{place}{name}.", group, run, flag, known)
+
+
+def _set_key(
+    values: dict[str, Any],
+    path: Sequence[str],
+    place: str,
+    group: str,
+    run: Any,
+    flag: Flag,
+    known: Mapping[str, parts.Key],
+) -> None:
+    """Set a key of a part, or of a part inside it; arguments as ``_set_part``."""
+    name, *rest = path
+    trial = values if rest else values | {name: flag.read(None) if flag.values else True}
+    allowed = parts.keys(group, values["kind"], run, trial)
+    key = allowed.get(name)
+    if key is not None and key.group is not None:
+        if key.named and rest:
+            inner = values.setdefault(name, {})
+            _set_part(inner, rest, f"{place}{name}.", key.group, run, flag, known)
+        else:
+            _set_part(values, path, place, key.group, run, flag, known)
+        return
+    within = {f"{place}{each}": other for each, other in allowed.items()}
+    # not the keys of the kind before, which are no flags of this one
+    others = {each: known[each] for each in known if not each.startswith(place)}
+    if rest:
+        raise ValueError(_unknown(flag, [*within, *others]))
+    where, value = _value({**others, **within}, f"{place}{name}", flag)
+    values[where.rpartition(".")[2]] = value
 
 
 def _value(known: Mapping[str, parts.Key], place: str, flag: Flag) -> tuple[str, Any]:
