@@ -2,12 +2,13 @@
 
 import csv
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from recipes.data.packaged import content_hash, package_path
 from recipes.data.source import hashes
@@ -67,7 +68,7 @@ class Column:
             ValueError: a value that is not a finite number, an integer that a float64 rounds, with
                 its row.
         """
-        wrong, numbers = self._parse()
+        wrong, numbers = self._parsed
         if len(wrong):
             row = int(wrong[0])
             raise ValueError(
@@ -86,10 +87,11 @@ class Column:
     def share_of_numbers(self) -> float:
         """Share of the values that are there which are finite numbers."""
         there = int((~self.missing).sum())
-        return 1 - len(self._parse()[0]) / max(there, 1)
+        return 1 - len(self._parsed[0]) / max(there, 1)
 
-    def _parse(self) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " N"]]:
-        """Return the rows of values that are not numbers, and the numbers."""
+    @cached_property
+    def _parsed(self) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " N"]]:
+        """The rows of values that are not numbers, and the numbers."""
         there = self._values
         if str(self._values.dtype).lower() in ("float32", "float16"):
             there = there.astype(str)  # the decimal number that was meant, not its binary value
