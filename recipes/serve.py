@@ -28,6 +28,7 @@ from recipes.console import command, make_console, plain_errors
 from recipes.generation.pipeline import Pipeline, TextOptions, call_lengths, usable_device
 from recipes.generation.sampling import Sampling
 from recipes.model_io import LoadOptions, Precision, one_of
+from recipes.serving.rows import Limits
 
 if TYPE_CHECKING:
     from recipes.serving.routes import Server
@@ -57,18 +58,11 @@ class Options:
     """
     port: int = 8000
     """Port; 0 for any that is free."""
-    rows: int = 16
-    """Texts that are drawn at once: rows of every network call, whether or not there are as many
-    requests.
-    """
+    limits: Annotated[Limits, tyro.conf.arg(name="")] = field(default_factory=Limits)
     fewer: tuple[int, ...] = ()
     """Smaller numbers of rows, such as 1 4, for calls in which they suffice: less work, but the
     rounding of a text then depends on the other requests.
     """
-    waiting: int = 64
-    """Requests in the queue; further ones get 429."""
-    seconds: float = 300.0
-    """Time of a request, the wait included."""
     sampling: Annotated[Sampling, tyro.conf.arg(name="")] = field(default_factory=Sampling)
     precision: Precision = "float32"
     """Precision of the network; draws are always made in float64."""
@@ -81,8 +75,9 @@ class Options:
         object.__setattr__(self, "model", None)
         if not 0 <= self.port < 2**16:
             raise ValueError(f"port={self.port}: must be 0 to 65535")
-        if any(not 1 <= size < self.rows for size in self.fewer):
-            raise ValueError(f"fewer={self.fewer}: must be 1 to {self.rows - 1}, below rows")
+        rows = self.limits.rows
+        if any(not 1 <= size < rows for size in self.fewer):
+            raise ValueError(f"fewer={self.fewer}: must be 1 to {rows - 1}, below rows")
         for name in ("label", "memory"):
             if value := getattr(self.sampling, name):
                 raise ValueError(f"{name}={value!r}: is not supported by the server")
@@ -100,11 +95,10 @@ def make_server(options: Options, keys: Sequence[str] = ()) -> "Server":
         OSError, ValueError: the model cannot be loaded, or does not support the options.
     """
     try:
-        from recipes.serving.engine import Engine, Limits
+        from recipes.serving.engine import Engine
         from recipes.serving.routes import Server
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"{error}; run: {INSTALL}") from error
-    limits = Limits(rows=options.rows, waiting=options.waiting, seconds=options.seconds)
     device = usable_device(options.device)
     found = options.reading.find(str(options.run), device, options.precision)
     layout = found.files.layout
@@ -115,9 +109,9 @@ def make_server(options: Options, keys: Sequence[str] = ()) -> "Server":
     pipeline.drawing(None, TextOptions(sampling=options.sampling))  # its checks
     name = options.name or Path(str(options.run)).name
     saved = replace(pipeline.model, name=name)  # messages show no path
-    rows = [*options.fewer, options.rows]
+    rows = [*options.fewer, options.limits.rows]
     batcher = dd.contrib.Batcher(saved.denoiser, rows, call_lengths(saved.length))
-    engine = Engine(Pipeline(saved, options.rows), batcher, options.sampling, limits)
+    engine = Engine(Pipeline(saved, options.limits.rows), batcher, options.sampling, options.limits)
     return Server(engine, name, keys, LOCAL if is_local(options.host) else None)
 
 

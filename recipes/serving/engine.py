@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ddlib.contrib import Batcher, Filmed, Session
-from recipes.config import at_least
 from recipes.console import render_states
 from recipes.console.screen import is_refusal
 from recipes.embeddings.naming import cluster_names
@@ -28,7 +27,7 @@ from recipes.serving.limits import write_vocabulary
 from recipes.serving.metrics import Metrics
 from recipes.serving.page import LiveFilm
 from recipes.serving.requests import RefusedError, TextRequest
-from recipes.serving.rows import Rows
+from recipes.serving.rows import Limits, Rows
 from recipes.serving.settled import SettledText, count_tokens, keeps_tokens, pieces_of
 
 log = logging.getLogger(__name__)
@@ -37,23 +36,6 @@ FAILED = "the server failed; its log has the reason"
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory")
 """Parts of messages of torch when memory is at its end."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Limits of a server."""
-
-    rows: int = 16
-    """Texts that are drawn at once: rows of a network call."""
-    waiting: int = 64
-    """Requests in the queue; further ones get 429."""
-    seconds: float = 300.0
-    """Time of a request, the wait included; then it gets 504, and its rows are free."""
-
-    def __post_init__(self) -> None:
-        at_least(1, rows=self.rows, waiting=self.waiting)
-        if not 0 < self.seconds < math.inf:
-            raise ValueError(f"seconds={self.seconds}: must be a positive number of seconds")
 
 
 @dataclass

@@ -1,9 +1,32 @@
 """Rows of network calls, lent to requests in the order of their arrival."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Condition
+
+from recipes.config import at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of a server."""
+
+    rows: int = 16
+    """Texts that are drawn at once: rows of every network call, whether or not there are as many
+    requests.
+    """
+    waiting: int = 64
+    """Requests in the queue; further ones get 429."""
+    seconds: float = 300.0
+    """Time of a request, the wait included; then it gets 504, and its rows are free."""
+
+    def __post_init__(self) -> None:
+        at_least(1, rows=self.rows, waiting=self.waiting)
+        if not 0 < self.seconds < math.inf:
+            raise ValueError(f"seconds={self.seconds}: must be a positive number of seconds")
 
 
 class Rows:

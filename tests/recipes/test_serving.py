@@ -22,6 +22,7 @@ from recipes.data import prepare_ids
 from recipes.generation.sampling import Sampling
 from recipes.model_io import LoadOptions, publish
 from recipes.serve import KEYS, Options, listen, main, make_server
+from recipes.serving.rows import Limits
 from recipes.serving.settled import held
 
 ORDERED = Sampling(steps=LENGTH, sampler="left_to_right")
@@ -377,7 +378,7 @@ class Held:
 
 
 def test_a_full_queue_gets_429_and_a_time_to_try_again(published, monkeypatch):
-    with serving(published.run, rows=1, waiting=1) as served:
+    with serving(published.run, limits=Limits(rows=1, waiting=1)) as served:
         network = Held(served, monkeypatch)
         answers = []
         body = {"model": "run", "prompt": "We", "seed": 1}
@@ -403,7 +404,7 @@ def test_a_full_queue_gets_429_and_a_time_to_try_again(published, monkeypatch):
 
 
 def test_a_request_that_takes_too_long_gets_504_and_frees_its_rows(published, monkeypatch):
-    with serving(published.run, rows=1, seconds=0.5) as served:
+    with serving(published.run, limits=Limits(rows=1, seconds=0.5)) as served:
         network = Held(served, monkeypatch)
         for stream in (False, True):
             answer = served.post("/v1/completions", {"model": "run", "stream": stream})
@@ -501,10 +502,14 @@ def test_what_cannot_be_served_is_refused_at_start(published, tmp_path, capsys):
     ):
         with pytest.raises(ValueError, match=message):
             Options(run="a", **wrong)
-    run = str(publish_tiny("uniform", tmp_path).run)
     for wrong, message in (
         (dict(rows=0), "rows=0: must be at least 1"),
         (dict(seconds=0.0), "seconds=0.0: must be a positive"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Limits(**wrong)
+    run = str(publish_tiny("uniform", tmp_path).run)
+    for wrong, message in (
         (dict(device="nonsense"), "device='nonsense': "),
         (dict(sampling=Sampling(sampler="first_hitting")), "sampler='first_hitting'"),
         (dict(sampling=Sampling(keep="prefix")), "keep='prefix'"),
