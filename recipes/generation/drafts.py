@@ -59,10 +59,9 @@ class Drafts:
 
     def __call__(self, k: int, t: Tensor, z: Tensor) -> None:
         """Show the states after a step; the signature is that of ``on_step`` in ``dd.sample``."""
-        times = t.double().flatten(1).mean(1) if t.ndim > 1 else t.double()
         lines = []
         for number, (name, when, states) in enumerate(
-            zip(self._names, times.tolist(), z.cpu(), strict=False)
+            zip(self._names, mean_times(t), z.cpu(), strict=False)
         ):
             text = self._render(number, states)
             line = Text.assemble((name, "bold"), "  ", on_its_way(when, text))
@@ -72,6 +71,11 @@ class Drafts:
             self._before[number] = text.plain
         if self._console.is_terminal:
             self._live.update(Group(*lines), refresh=True)
+
+
+def mean_times(t: Tensor) -> list[float]:
+    """Return the mean time of each row, of times (B,) or of those of each position, (B, L)."""
+    return t.double().reshape(len(t), -1).mean(1).tolist()
 
 
 class Trace(list[tuple[float, Tensor]]):

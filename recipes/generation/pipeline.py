@@ -16,7 +16,7 @@ from ddlib.typing import Denoiser
 from recipes.config import at_least, check_keys, of_types
 from recipes.generation import scores
 from recipes.generation.constrained import begun
-from recipes.generation.drafts import renderer_of
+from recipes.generation.drafts import mean_times, renderer_of
 from recipes.generation.prompt import (
     Conversation,
     Prompt,
@@ -313,8 +313,7 @@ class Pipeline:
                     result = drawing.result(place)
                     yield Draft(result.text, result.prompt, result.number, 0.0, result)
                 continue
-            times = t.double().flatten(1).mean(1) if t.ndim > 1 else t.double()
-            for place, time, states in zip(places, times.tolist(), z.cpu(), strict=True):
+            for place, time, states in zip(places, mean_times(t), z.cpu(), strict=True):
                 one = drawing.samples[place]
                 text = render(one.row.drafted(states)).plain
                 yield Draft(text, drawing.prompt_of(place), one.number, time)

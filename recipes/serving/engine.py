@@ -45,9 +45,9 @@ class Text:
     settled: str = ""
     """Its part that no longer changes."""
     draft: str = ""
-    """All of it, with _ at each position that is not a token."""
+    """All of it, with _ at each position that is not a token, if drafts are wanted."""
     time: float = 1.0
-    """Mean time of its positions, from 1 at noise to 0."""
+    """Mean time of the positions of the draft, from 1 at noise to 0."""
     result: Generated | None = None
     """The whole text, at the end."""
     prompt_tokens: int = 0
@@ -326,8 +326,8 @@ class Engine:
             ):
                 part.take(times[row], states)
                 text.settled = part.text
-                text.time = float(times[row].double().mean())
                 if answer.request.body.drafts:
+                    text.time = float(times[row].double().mean())
                     drafted = sample.row.drafted(states)
                     shown = render_states(saved.process, saved.tokenizer, drafted, self._names)
                     text.draft = shown.plain
