@@ -5,7 +5,6 @@ tokens of a model.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,13 @@ from ddlib.samplers import Sampler
 from recipes.generation.patterns import (
     OF_BYTES,
     index_of,
-    is_quotable,
-    regex_of,
+    schema_pattern,
+    tokens_by_piece,
     transitions_of,
     without_anchors,
 )
 from recipes.generation.prompt import Row, has_gaps, mask_row, together
 from recipes.generation.sampling import Sampling
-from recipes.generation.schemas import adapt_schema
 from recipes.model_io import LoadedModel, make_sampler
 
 SPACE = "▁"
@@ -85,9 +83,7 @@ class Constraint:
         if self.json_schema is None:
             assert self.regex is not None
             return without_anchors(self.regex)
-        return regex_of(
-            self.name, adapt_schema(self.schema, partial(is_quotable, self.name), f"{self.name}: #")
-        )
+        return schema_pattern(self.name, self.schema)
 
     @property
     def schema(self) -> Any:
@@ -124,9 +120,7 @@ class Constraint:
         """
         size = saved.process.vocab_size
         end = saved.special.eos
-        tokens: dict[bytes, list[int]] = {}
-        for token, piece in pieces(saved).items():
-            tokens.setdefault(piece, []).append(token)
+        tokens = tokens_by_piece(pieces(saved))
         transitions, first, accepting = transitions_of(self.name, self.pattern, tokens, size)
         return dd.contrib.Automaton(
             transitions, first, accepting, size, end, None if end is None else saved.behind

@@ -2,7 +2,10 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
+
+from recipes.generation.schemas import adapt_schema
 
 INSTALL = 'pip install "ddlib[constraints]"'
 END = "\U0010ffff"
@@ -43,6 +46,23 @@ def regex_of(name: str, schema: Any) -> str:
         return _outlines(name).json_schema.build_regex_from_schema(json.dumps(schema))
     except ValueError as error:
         raise ValueError(f"{name}: outlines-core cannot convert it: {error}") from error
+
+
+def schema_pattern(name: str, schema: Any) -> str:
+    """Return the regular expression of a JSON schema, whose texts are all valid.
+
+    Raises:
+        ValueError: as in ``adapt_schema`` and ``regex_of``.
+    """
+    return regex_of(name, adapt_schema(schema, partial(is_quotable, name), f"{name}: #"))
+
+
+def tokens_by_piece(pieces: Mapping[int, bytes]) -> dict[bytes, list[int]]:
+    """Return the tokens of each sequence of bytes, from the bytes of each token."""
+    tokens: dict[bytes, list[int]] = {}
+    for token, piece in pieces.items():
+        tokens.setdefault(piece, []).append(token)
+    return tokens
 
 
 def is_quotable(name: str, schema: Any) -> bool:

@@ -9,12 +9,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import partial
 from itertools import chain
 from typing import Any
 
-from recipes.generation.patterns import is_quotable, regex_of, transitions_of
-from recipes.generation.schemas import adapt_schema
+from recipes.generation.patterns import schema_pattern, tokens_by_piece, transitions_of
 
 NAME = "response_format"
 CHARACTERS = 16_384
@@ -29,10 +27,7 @@ MEMORY = 2**30
 
 def write_vocabulary(pieces: Mapping[int, bytes]) -> str:
     """Return the bytes of each token in the form that ``check_schema`` takes."""
-    tokens: dict[str, list[int]] = {}
-    for token, piece in pieces.items():
-        tokens.setdefault(piece.hex(), []).append(token)
-    return json.dumps(tokens)
+    return json.dumps({piece.hex(): tokens for piece, tokens in tokens_by_piece(pieces).items()})
 
 
 def check_schema(schema: Mapping[str, Any], vocabulary: str) -> None:
@@ -84,8 +79,7 @@ def main() -> int:
     tokens = {bytes.fromhex(piece): numbers for piece, numbers in vocabulary.items()}
     size = max(chain(*tokens.values()), default=0) + 1
     try:
-        adapted = adapt_schema(schema, partial(is_quotable, NAME), f"{NAME}: #")
-        transitions, *_ = transitions_of(NAME, regex_of(NAME, adapted), tokens, size)
+        transitions, *_ = transitions_of(NAME, schema_pattern(NAME, schema), tokens, size)
     except (ValueError, ModuleNotFoundError) as error:
         print(error, end="")
         return 2
