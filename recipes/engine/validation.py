@@ -85,8 +85,22 @@ def validate(
     blocks = at_once(pace, denoiser)
 
     def measure_batches(batches: Iterable[Batch]) -> Terms:
-        ways = density, steps, coupling, pace, blocks, alone, leads, data.ragged
-        return measure(process, denoiser, batches, seed, replicate, parameterization, *ways)
+        return measure(
+            process,
+            denoiser,
+            batches,
+            seed,
+            replicate,
+            parameterization,
+            density,
+            steps,
+            coupling,
+            pace,
+            blocks,
+            alone,
+            leads,
+            data.ragged,
+        )
 
     return over(data, length, world, sequences, batch, measure_batches)
 
@@ -113,10 +127,14 @@ def references(
         given: whether the first token of a sequence is given, and not measured.
     """
     alphabets = Alphabets.of(data)
-    where = data, length, world, sequences, batch
-    both = alphabets.equal_costs(), alphabets.costs(data)
-    terms = [of_tokens(costs, alphabets, *where, given) for costs in both]
-    return References(*(one.per_token.value for one in terms))
+
+    def nats_per_token(costs: Float[Tensor, "F V"]) -> float:
+        terms = of_tokens(costs, alphabets, data, length, world, sequences, batch, given)
+        return terms.per_token.value
+
+    return References(
+        nats_per_token(alphabets.equal_costs()), nats_per_token(alphabets.costs(data))
+    )
 
 
 def of_tokens(

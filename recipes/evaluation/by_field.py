@@ -34,8 +34,8 @@ def measure_fields(
     measures = by_field(replicates, alphabets)
     if not measures:
         return {}
-    where = data, length, world, sequences, batch
-    unigram = by_field([of_tokens(alphabets.costs(data), alphabets, *where)], alphabets)
+    terms = of_tokens(alphabets.costs(data), alphabets, data, length, world, sequences, batch)
+    unigram = by_field([terms], alphabets)
     return {
         name: asdict(estimate) | {"unigram": unigram[name].value}
         for name, estimate in measures.items()
