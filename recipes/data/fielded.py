@@ -99,5 +99,5 @@ class Fielded(Sequences):
         )
         if not alike:
             raise ValueError(f"{name}: has other fields than train, must have the same")
-        # what train lacks of an alphabet is no remark: the alphabet is that of the data
+        # symbols that train lacks need no remark: the source states the alphabets
         return replace(super().match(other, name), notes=self.notes)

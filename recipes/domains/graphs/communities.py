@@ -23,7 +23,7 @@ class Communities:
     GraphRNN (You et al. 2018).
 
     Each pair within a community is an edge with probability 0.7; between the communities there are
-    0.05 edges per node in the mean, and at least one. Graphs that are not connected are drawn
+    on average 0.05 edges per node, and at least one. Graphs that are not connected are drawn
     again. In the file of GraphRNN, which papers use, all communities of a size are the same graph:
     its numbers cannot be compared.
 

@@ -15,7 +15,9 @@ from recipes.domains.graphs.slots import TYPE, Slots, check_graph
 
 
 def _linked(values: Any) -> nx.Graph:
-    """Return the graph of nodes and links, of which networkx merges those that are there twice.
+    """Return the graph of nodes and links.
+
+    networkx merges nodes, and edges, that are listed twice: here they are refused.
 
     Raises:
         TypeError, ValueError: not nodes and links; a node or an edge twice, an edge of no node.

@@ -85,7 +85,7 @@ class Column:
 
     @property
     def share_of_numbers(self) -> float:
-        """Share of the values that are there which are finite numbers."""
+        """Share of finite numbers among the values that are not missing."""
         there = int((~self.missing).sum())
         return 1 - len(self._parsed[0]) / max(there, 1)
 

@@ -28,7 +28,7 @@ DECIMALS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSchema:
-    """What one column is, and the noise that it gets.
+    """Kind, alphabet and noise of one column.
 
     Raises:
         ValueError: keys that do not fit the kind, a number of bins below 2, no such process.
@@ -174,7 +174,7 @@ def _propose(column: Column) -> ColumnSchema:
 
 
 def _codes(column: Column) -> bool:
-    """Return whether values are digits of one length, some with a zero that a number has not."""
+    """Return whether values are digits of one length, some with a leading zero."""
     texts = {text for text in column.texts() if text is not None}
     return (
         all(text.isdecimal() for text in texts)
