@@ -10,8 +10,18 @@ import torch
 from recipes.metrics.tables import Columns
 from studies.synthetic_tables import baselines, pages, run
 from studies.synthetic_tables.data import CODES, TABLES, Coder, split
-from studies.synthetic_tables.diffusion import Diffusion, jumps, product
-from studies.synthetic_tables.settings import NOISES, TINY
+from studies.synthetic_tables.diffusion import Diffusion, jumps, of_seconds, product
+from studies.synthetic_tables.generators import GENERATORS, Task
+from studies.synthetic_tables.settings import (
+    AS_LONG,
+    AS_OFTEN,
+    EPOCHS,
+    NOISES,
+    STAGES,
+    TINY,
+    key_of,
+    planned,
+)
 
 COLUMNS = Columns(("age", "city", "rank"), (16, 3, 4), (True, False, True))
 
@@ -57,7 +67,7 @@ def test_samples_take_a_step_for_every_jump(noise):
     assert kinds == (["Masked"] * 3 if noise == "masks" else ["Hierarchical", "Masked", "Masked"])
     diffusion = Diffusion(COLUMNS, noise, TINY.network)
     codes = np.zeros((20, 3), dtype=np.int64)
-    diffusion.fit(codes, 0.2, 0)
+    diffusion.fit(codes, of_seconds(0.2), 0)
     entries, _ = process.sample_jump_times((50, 3), None, None)
     assert ((entries <= 1).sum((1, 2)) == jumps(COLUMNS, noise)).all()
     COLUMNS.check("samples", diffusion.sample(30, batch=20))
@@ -69,7 +79,7 @@ def test_the_bits_of_an_untrained_network_are_those_of_equal_shares():
     codes = np.stack([np.arange(600) % size for size in COLUMNS.sizes], 1)
     for noise in NOISES:
         diffusion = Diffusion(COLUMNS, noise, TINY.network)
-        diffusion.fit(codes, 1e-9, 0)
+        diffusion.fit(codes, of_seconds(1e-9), 0)
         bits = diffusion.bits(codes)
         want = np.log2(COLUMNS.sizes)
         assert bits["value"] == pytest.approx(want.sum(), abs=5 * bits["error"] + 1e-4)
@@ -97,11 +107,49 @@ def test_epochs_end_when_their_time_is_spent(monkeypatch):
     assert (bar.epochs, bar.spent) == (3, 3)
 
 
+def test_masks_have_the_steps_or_the_seconds_of_an_earlier_run():
+    data = split(TABLES["bikes"], run.artificial()["bikes"], 60)
+    asked = []
+
+    def facts_of(arm):
+        asked.append(arm)
+        return {"steps": 7.0, "seconds": 0.4}
+
+    task = Task(data, TINY, 0, facts_of)
+    often = GENERATORS[AS_OFTEN](task)
+    assert often.facts["steps"] == 7
+    long = GENERATORS[AS_LONG](task)
+    assert 0.4 <= long.facts["seconds"] < 4
+    assert asked == [EPOCHS, EPOCHS]
+    for made in (often, long):
+        data.columns.check("samples", made.samples)
+        assert made.bits["value"] > 0
+
+
+def test_masks_of_ctgans_seconds_follow_it_in_every_stage():
+    runs = [
+        key_of(name, arm, seed)
+        for stage in STAGES
+        for seed in stage.seeds
+        for name in stage.tables
+        for arm in stage.arms
+    ]
+    assert len(set(runs)) == len(runs)
+    for place, key in enumerate(runs):
+        name, arm, seed = key.split(" | ")
+        assert arm in GENERATORS
+        if arm in (AS_LONG, AS_OFTEN):
+            assert key_of(name, EPOCHS, seed) in runs[:place]
+    assert AS_OFTEN not in planned("diamonds")
+    assert AS_OFTEN in planned("bikes")
+
+
 def test_a_run_continues_and_fills_the_page(tmp_path):
     run.main(["--tiny", str(tmp_path)])
     path = tmp_path / "results.json"
     result = json.loads(path.read_text())
-    assert len(result["runs"]) == len(TINY.arms) * len(TINY.seeds)
+    stage = TINY.stages[0]
+    assert len(result["runs"]) == len(stage.arms) * len(stage.seeds)
     assert result["runs"]["bikes | masks | 0"]["bits"]["value"] > 0
     text = (tmp_path / "synthetic_tables.md").read_text()
     assert "| not yet run |" in text  # CTGAN

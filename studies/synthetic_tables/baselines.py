@@ -1,6 +1,7 @@
 """What a user would pick otherwise: independent columns, CTGAN, a Gaussian copula."""
 
 import importlib
+import math
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -33,8 +34,11 @@ def independent_bits(codes: Codes, held_out: Codes, columns: Columns) -> dict[st
     return summary(np.stack(costs, 1))
 
 
-def ctgan(split: Split, number: int, seconds: float, seed: int) -> tuple[Codes, dict[str, Any]]:
-    """Train CTGAN, with its defaults, until ``seconds`` of CPU time are spent; return samples.
+def ctgan(
+    split: Split, number: int, seed: int, seconds: float = math.inf, epochs: int = 10**6
+) -> tuple[Codes, dict[str, Any]]:
+    """Train CTGAN, with its other defaults, for some epochs or until ``seconds`` of CPU time are
+    spent; return samples.
 
     Its loop over epochs has no limit of time, so its progress bar is replaced by one that ends.
     """
@@ -42,7 +46,7 @@ def ctgan(split: Split, number: int, seconds: float, seed: int) -> tuple[Codes, 
     bar = _Until(seconds)
     module.tqdm = bar
     begin = time.process_time()
-    generator = module.CTGAN(epochs=10**6, enable_gpu=False)
+    generator = module.CTGAN(epochs=epochs, enable_gpu=False)
     generator.set_random_state(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -51,6 +55,7 @@ def ctgan(split: Split, number: int, seconds: float, seed: int) -> tuple[Codes, 
     facts = {
         "seconds": bar.spent,
         "epochs": bar.epochs,
+        "steps": bar.epochs * max(len(split.training) // generator._batch_size, 1),
         "preparation": bar.begin - begin,
     }
     return split.coder.encode(frame), facts

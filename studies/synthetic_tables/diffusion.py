@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,23 @@ def _ordered(columns: Columns) -> Sequence[bool]:
     return [ordered and size >= LEAST for size, ordered in pairs]
 
 
+Share = Callable[[int], float]
+"""Share of the training that is done after a number of steps."""
+
+
+def of_seconds(seconds: float) -> Share:
+    """Return the share of CPU time, from now."""
+    begin = time.process_time()
+    return lambda steps: (time.process_time() - begin) / seconds
+
+
+def of_steps(number: int) -> Share:
+    """Return the share of steps."""
+    return lambda steps: steps / number
+
+
 class Diffusion:
-    """A network of a process, trained for some seconds.
+    """A network of a process.
 
     Args:
         columns: columns of the table.
@@ -63,8 +78,8 @@ class Diffusion:
         self.network = network
         self.steps = 0
 
-    def fit(self, codes: Codes, seconds: float, seed: int) -> None:
-        """Train until ``seconds`` of CPU time are spent."""
+    def fit(self, codes: Codes, share_of: Share, seed: int) -> None:
+        """Train until the share that is done is 1."""
         torch.manual_seed(seed)
         length = len(self.columns.names)
         self.model = FieldDiT(
@@ -79,8 +94,7 @@ class Diffusion:
         optimizer = torch.optim.AdamW(self.model.parameters(), self.network.rate)
         density = self.process.time_density(length=length)
         rows = torch.as_tensor(codes)
-        begin = time.process_time()
-        while (share := (time.process_time() - begin) / seconds) < 1:
+        while (share := share_of(self.steps)) < 1:
             for group in optimizer.param_groups:
                 group["lr"] = self.network.rate * (1 - share)
             x = rows[torch.randint(len(rows), (self.network.batch,))]

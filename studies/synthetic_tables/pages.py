@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-from studies.synthetic_tables.settings import ARMS, NOISES, Sizes
+from studies.synthetic_tables.settings import EPOCHS, NOISES, SEEDS, key_of, planned
 from studies.tables import MISSING, table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -27,8 +27,7 @@ MEASURES: Mapping[str, tuple[str, int]] = {
     "copies": ("copies", 4),
 }
 """Measures of the result file: heading and digits."""
-SEEDS = Sizes().seeds
-SHOWN = ("masks", "CTGAN", "Gaussian copula", "independent columns")
+SHOWN = ("masks", "CTGAN", EPOCHS, "Gaussian copula", "independent columns")
 """Generators in the pictures."""
 
 Result = Mapping[str, Any]
@@ -45,14 +44,14 @@ def interval(values: Sequence[float], digits: int, sign: str = "") -> str:
 def of_seeds(result: Result, name: str, arm: str) -> dict[int, Result]:
     """Return the runs of a generator by seed."""
     runs = result.get("runs", {})
-    keys = {seed: f"{name} | {arm} | {seed}" for seed in SEEDS}
+    keys = {seed: key_of(name, arm, seed) for seed in SEEDS}
     return {seed: runs[key] for seed, key in keys.items() if key in runs}
 
 
 def measured_table(result: Result, name: str) -> str:
     """Return the table of all measures of the generators of one table."""
     rows = []
-    for arm in ARMS:
+    for arm in planned(name):
         runs = [*of_seeds(result, name, arm).values()]
         cells = [
             interval([run[key]["value"] for run in runs], digits)
@@ -76,7 +75,7 @@ def bits_table(result: Result) -> str:
     """Return the table of bits per row, and of what was spent."""
     rows = []
     for name in result.get("tables", {}):
-        for arm in ARMS:
+        for arm in planned(name):
             runs = [*of_seeds(result, name, arm).values()]
             bits = MISSING if not runs else "none"
             if runs and runs[0]["bits"] is not None:
@@ -89,7 +88,7 @@ def _spent(runs: Sequence[Result]) -> Sequence[str]:
     facts = [run["facts"] for run in runs]
     if not facts:
         return [MISSING] * 2
-    turns = [fact.get("steps", fact.get("epochs")) for fact in facts]
+    turns = [fact.get("epochs", fact.get("steps")) for fact in facts]
     number = "" if None in turns else f"{mean(turns):.0f}"
     return [f"{mean(fact['seconds'] for fact in facts):.1f}", number]
 
@@ -150,7 +149,7 @@ def draw(result: Result, folder: Path) -> None:
     """Draw marginals and associations of the first seed of each table."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, facts in result.get("tables", {}).items():
-        runs = {arm: result["runs"].get(f"{name} | {arm} | {SEEDS[0]}") for arm in SHOWN}
+        runs = {arm: result["runs"].get(key_of(name, arm, SEEDS[0])) for arm in SHOWN}
         present = {arm: run for arm, run in runs.items() if run is not None}
         if not present:
             continue

@@ -11,9 +11,9 @@ baselines. One thread.
 
 import argparse
 import json
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,10 @@ from recipes.metrics.tables import (
 )
 from studies.page import page
 from studies.runs import written
-from studies.synthetic_tables import baselines
 from studies.synthetic_tables.data import TABLES, Split, Table, split
-from studies.synthetic_tables.diffusion import Diffusion
+from studies.synthetic_tables.generators import GENERATORS, Task
 from studies.synthetic_tables.pages import BEGIN, IMAGES, PAGE, draw, tables
-from studies.synthetic_tables.settings import NOISES, TINY, Sizes
+from studies.synthetic_tables.settings import SEEDS, TINY, Sizes, key_of
 from studies.tables import END
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -79,20 +78,18 @@ class Study:
             self.result = json.loads(out.read_text(encoding="utf-8"))
 
     def run(self) -> None:
-        """Run all arms."""
+        """Run all generators."""
         self.result["starts"].append(provenance() | {"threads": torch.get_num_threads()})
-        for group in self.sizes.groups:
-            for name in group:
+        for stage in self.sizes.stages:
+            for name in stage.tables:
                 if name not in self.result["floors"]:
                     self._floor(name)
-            for seed in self.sizes.seeds:
-                for name in group:
-                    for arm in self.sizes.arms:
-                        key = f"{name} | {arm} | {seed}"
-                        if self.until is not None and datetime.now(UTC) > self.until:
-                            return
-                        if key not in self.result["runs"]:
-                            self._keep("runs", key, self._arm(name, arm, seed))
+            for seed, name, arm in product(stage.seeds, stage.tables, stage.arms):
+                key = key_of(name, arm, seed)
+                if self.until is not None and datetime.now(UTC) > self.until:
+                    return
+                if key not in self.result["runs"]:
+                    self._keep("runs", key, self._arm(name, arm, seed))
 
     def _floor(self, name: str) -> None:
         data = self.splits[name]
@@ -114,36 +111,22 @@ class Study:
     def _arm(self, name: str, arm: str, seed: int) -> dict[str, Any]:
         """Train a generator, and measure its samples."""
         data = self.splits[name]
-        number = len(data.held_out)
-        bits = None
-        if arm in NOISES:
-            diffusion = Diffusion(data.columns, arm, self.sizes.network)
-            begin = time.process_time()
-            diffusion.fit(data.codes, self.sizes.seconds, seed)
-            facts = {"seconds": time.process_time() - begin, "steps": diffusion.steps}
-            begin = time.process_time()
-            samples = diffusion.sample(number)
-            facts["sampling"] = time.process_time() - begin
-            bits = diffusion.bits(data.held_out)
-        elif arm == "CTGAN":
-            samples, facts = baselines.ctgan(data, number, self.sizes.seconds, seed)
-        elif arm == "Gaussian copula":
-            samples, facts = baselines.copula(data, number, seed)
-        else:
-            begin = time.process_time()
-            samples = baselines.independent(data.codes, data.columns, number, seed)
-            facts = {"seconds": time.process_time() - begin}
-            bits = baselines.independent_bits(data.codes, data.held_out, data.columns)
+
+        def facts_of(other: str) -> Mapping[str, float]:
+            facts: Mapping[str, float] = self.result["runs"][key_of(name, other, seed)]["facts"]
+            return facts
+
+        made = GENERATORS[arm](Task(data, self.sizes, seed, facts_of))
+        samples = made.samples
         measured = plain(halved(_distance(data), samples, data.held_out, self.sizes.halvings))
         classifier = _classifier(data, TABLES[name])
         measured |= plain(halved(classifier, samples, data.held_out, self.sizes.classifiers))
         measured |= _closest(samples, data)
         measured["variation"] = rounded(column_variation(samples, data.held_out, data.columns))
-        if seed == self.sizes.seeds[0]:
+        if seed == SEEDS[0]:
             measured |= _shapes(samples, data.columns)
-        return {"facts": {key: round(value, 2) for key, value in facts.items()}, "bits": bits} | (
-            measured
-        )
+        facts = {key: round(value, 2) for key, value in made.facts.items()}
+        return {"facts": facts, "bits": made.bits} | measured
 
     def _keep(self, stage: str, name: str, measured: dict[str, Any]) -> None:
         self.result[stage][name] = measured

@@ -7,6 +7,11 @@ EDGES = {"masks": 1, "blur": 3, "intervals": 2}
 """Jumps of an ordered column, by the noise."""
 NOISES = tuple(EDGES)
 ARMS = (*NOISES, "CTGAN", "Gaussian copula", "independent columns")
+EPOCHS = "CTGAN, 300 epochs"
+AS_LONG = "masks, as many seconds"
+AS_OFTEN = "masks, as many steps"
+"""Masks with the seconds, or the steps, of CTGAN's 300 epochs for the same table and seed."""
+SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -21,15 +26,44 @@ class Network:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Runs that belong together: by seed, then table, then generator."""
+
+    tables: Sequence[str]
+    arms: Sequence[str]
+    seeds: Sequence[int] = SEEDS
+
+
+STAGES = (
+    Stage(("diamonds", "bikes"), ARMS),
+    Stage(("health",), ARMS),
+    Stage(("bikes",), (EPOCHS, AS_LONG, AS_OFTEN)),
+    Stage(("health",), (EPOCHS, AS_LONG, AS_OFTEN), seeds=(0,)),
+    Stage(("diamonds",), (EPOCHS, AS_LONG), seeds=(0,)),
+)
+
+
+def planned(table: str) -> Sequence[str]:
+    """Return the generators that the study runs on a table."""
+    arms = [arm for stage in STAGES if table in stage.tables for arm in stage.arms]
+    return [*dict.fromkeys(arms)]
+
+
+def key_of(table: str, arm: str, seed: int) -> str:
+    """Return the name of a run in the result file."""
+    return f"{table} | {arm} | {seed}"
+
+
+@dataclass(frozen=True)
 class Sizes:
     """Sizes of the study."""
 
     seconds: float = 30.0
     """CPU time of a network's training."""
-    seeds: Sequence[int] = (0, 1, 2)
-    groups: Sequence[Sequence[str]] = (("diamonds", "bikes"), ("health",))
-    """Tables in the order of runs: those of a group by seed."""
-    arms: Sequence[str] = ARMS
+    epochs: int = 300
+    """Epochs of CTGAN where they are stated in place of seconds."""
+    stages: Sequence[Stage] = STAGES
+    """Runs, in their order."""
     halvings: int = 20
     classifiers: int = 4
     """Halvings for the classifier."""
@@ -39,9 +73,7 @@ class Sizes:
 
 TINY = Sizes(
     seconds=0.3,
-    seeds=(0, 1),
-    groups=(("bikes",),),
-    arms=(*NOISES, "independent columns"),
+    stages=(Stage(("bikes",), (*NOISES, "independent columns"), seeds=(0, 1)),),
     halvings=2,
     classifiers=2,
     held_out=60,
