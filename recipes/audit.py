@@ -29,7 +29,7 @@ import ddlib as dd
 from recipes.config import at_least
 from recipes.console import check_file, command, make_console, plain_errors
 from recipes.data import Batch, Prepared, examples, wrap
-from recipes.data.agreement import check_lengths
+from recipes.data.lengths import check_lengths
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import NOISE, WINDOWS, check_sequences
 from recipes.estimators import (

@@ -31,7 +31,7 @@ from ddlib.times import TimeDensity
 from recipes.config import IN_STRATA, UNIFORM, at_least, at_once, check_times, time_density
 from recipes.console import check_file, command, make_console, plain_errors
 from recipes.data import Prepared, wrap
-from recipes.data.agreement import check_lengths
+from recipes.data.lengths import check_lengths
 from recipes.engine.parallel import World, join
 from recipes.engine.provenance import provenance
 from recipes.engine.validation import (

@@ -1,5 +1,6 @@
 """Forward processes: masked, uniform, hierarchical and other noise of tokens."""
 
+import ddlib.processes.product_levels  # noqa: F401 # a subclass that ``Product`` returns
 from ddlib.processes.base import ForwardProcess, identity
 from ddlib.processes.broadcasting import (
     elapsed,

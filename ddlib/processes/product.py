@@ -12,7 +12,6 @@ from ddlib.hierarchies import Tree
 from ddlib.processes.base import ForwardProcess, identity
 from ddlib.processes.broadcasting import unsqueeze_times
 from ddlib.processes.hierarchical import Hierarchical
-from ddlib.processes.level_process import LevelProcess
 from ddlib.processes.masked import Masked
 from ddlib.processes.places import Among
 from ddlib.processes.product_fields import Fielded, Fields
@@ -311,13 +310,14 @@ class Product(Fielded):
         return self._at("replaceable", z, z)
 
     def __new__(cls, processes: Mapping[str, ForwardProcess], fields: Fields | None = None) -> Self:
-        """Return a ``LevelProduct`` where every field has levels."""
-        kind: type[Product] = cls
-        if cls is Product and isinstance(processes, Mapping) and _have_levels(processes):
-            from ddlib.processes.product_levels import LevelProduct  # it imports this module
+        """Return an instance of the subclass for processes of this kind, if there is one."""
+        kinds = [kind for kind in cls.__subclasses__() if kind._takes(processes)]
+        return object.__new__(kinds[0] if kinds else cls)
 
-            kind = LevelProduct
-        return object.__new__(kind)  # type: ignore[return-value] # a subclass
+    @classmethod
+    def _takes(cls, processes: object) -> bool:
+        """Return whether ``Product(processes)`` is of this subclass."""
+        return False
 
     def __getnewargs__(self) -> tuple[Mapping[str, ForwardProcess]]:
         """Arguments of ``__new__`` for copies, whose attributes are set afterwards."""
@@ -333,7 +333,3 @@ class Product(Fielded):
             f"{name!r}: {each!r}" for name, each in zip(self.names, self.every, strict=True)
         )
         return f"Product({{{fields}}}, fields of shape {tuple(self._fields.shape)})"
-
-
-def _have_levels(processes: Mapping[str, object]) -> bool:
-    return bool(processes) and all(isinstance(each, LevelProcess) for each in processes.values())

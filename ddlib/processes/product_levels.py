@@ -33,6 +33,11 @@ class LevelProduct(Product, LevelProcess):
         tops = [len(each.levels) - 1 for each in self.every]
         self._tops = torch.tensor(tops, device=self.device)
 
+    @classmethod
+    def _takes(cls, processes: object) -> bool:
+        values = processes.values() if isinstance(processes, Mapping) else ()
+        return bool(values) and all(isinstance(each, LevelProcess) for each in values)
+
     @property
     def _chains(self) -> list[LevelProcess]:
         return [cast(LevelProcess, each) for each in self.every]

@@ -260,7 +260,7 @@ def _growths(run: Run, few: int) -> tuple[Growth, Growth, Growth]:
 
     def train_once(noisy: NoisyBatch) -> None:
         noisy = run.state.objective.before(noisy, run.use_averages)
-        run.called(run.state.objective, noisy, scale)[0].backward()
+        run.called(run.state.objective.loss, noisy, scale)[0].backward()
 
     objective = run.state.objective
     objective.losses = cutting(objective.losses)

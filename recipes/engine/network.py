@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -14,12 +14,12 @@ from ddlib.typing import Denoiser, SplitDenoiser, Times, implements
 from recipes.engine.objectives.noising import NoisyBatch
 from recipes.metrics.conditioned import takes_labels
 
-if TYPE_CHECKING:
-    from recipes.engine.objectives.base import Objective
+Loss = Callable[[NoisyBatch, "Network", Tensor], tuple[Float[Tensor, ""], Float[Tensor, "B L"]]]
+"""``Objective.loss``."""
 
 
 class Network(nn.Module):
-    """Network of a run; a call computes the loss of an objective.
+    """Network of a run; a call computes a loss.
 
     Args:
         model: the network.
@@ -36,10 +36,12 @@ class Network(nn.Module):
         self._parameterization = parameterization
 
     def forward(
-        self, objective: "Objective", noisy: NoisyBatch, scale: Tensor
-    ) -> tuple[Tensor, Float[Tensor, "B L"]]:
-        """``Objective.loss``: within a call, before which DDP and FSDP prepare the weights."""
-        return objective.loss(noisy, self, scale)
+        self, loss: Loss, noisy: NoisyBatch, scale: Tensor
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "B L"]]:
+        """Return ``Objective.loss``: within a call, before which DDP and FSDP prepare the
+        weights.
+        """
+        return loss(noisy, self, scale)
 
     def autocast(self, device: torch.device) -> torch.autocast:
         """Return a context in which matrix products are in bfloat16, if those of the run are."""

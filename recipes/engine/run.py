@@ -19,7 +19,7 @@ from ddlib.plot import level_names
 from ddlib.typing import implements
 from recipes.config import IN_STRATA, ModelContext, Recipe, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared, wrap
-from recipes.data.agreement import check_lengths
+from recipes.data.lengths import check_lengths
 from recipes.engine.ahead import read_ahead, worker_for
 from recipes.engine.checkpoint import CHECKPOINTS, Facts, TrainingState, check_folder, newest
 from recipes.engine.distribution import accumulating, gather_again, spread
@@ -281,7 +281,7 @@ class Run:
                 # gradients are averaged over the processes
                 with record_function("forward"):
                     part = objective.before(part, self.use_averages)
-                    part_loss, losses = self.called(objective, part, world.size / total)
+                    part_loss, losses = self.called(objective.loss, part, world.size / total)
                 with record_function("backward"):
                     part_loss.backward()
             loss += losses.sum(dtype=torch.float64)

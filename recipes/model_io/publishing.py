@@ -16,8 +16,8 @@ import ddlib as dd
 from ddlib.integrations import process_values
 from recipes.config import fitting, numbers, read_recipe, recipe_of
 from recipes.data import Corpus, Layout, Prepared, Source, corpus_of, open_prepared
-from recipes.data.agreement import check_lengths
 from recipes.data.corpora import SymbolCorpus
+from recipes.data.lengths import check_lengths
 from recipes.data.tokens import add_special, load_tokenizer
 from recipes.model_io.names import RECIPE, TOKENIZER, WEIGHTS
 from recipes.model_io.rebuilding import LISTED, Given, model_values, rebuilt, with_full_attention

@@ -23,7 +23,7 @@ from recipes import evaluate, generate
 from recipes import prepare as command
 from recipes.config import Data, Optimizer, Recipe
 from recipes.data import examples, open_prepared
-from recipes.data.agreement import check_lengths
+from recipes.data.lengths import check_lengths
 from recipes.data.sources.chat import Chat
 from recipes.data.text import train_tokenizer
 from recipes.engine import train

@@ -33,7 +33,7 @@ from recipes.data import (
     prepare,
     prepare_ids,
 )
-from recipes.data.agreement import check_lengths
+from recipes.data.lengths import check_lengths
 from recipes.data.names import named_tokenizer
 from recipes.data.sequences import Ragged
 from recipes.data.sources.array import Array
