@@ -97,8 +97,9 @@ class Options:
     system: str | None = None
     """System message of a chat."""
     given: str | None = None
-    """Values of a row that are kept, for data with several alphabets: "age=40,sex=F"; quoted as in
-    CSV where they have commas, and empty for a missing value.
+    """Values of a sample that are kept, for data with several alphabets: "age=40,sex=F" of a table,
+    "size=12,node[0]=N" of a graph; quoted as in CSV where they have commas, and empty for a missing
+    value.
     """
     impute: Path | None = None
     """Table, .csv or .parquet, whose missing values are drawn, once for each row."""
@@ -195,6 +196,7 @@ class Options:
             length=self.length,
             new=self.new,
             constraint=Constraint(self.regex, self.json_schema) if constrained else None,
+            given=self.given,
             unknown=self.unknown,
         )
 
@@ -205,6 +207,7 @@ class Options:
             {} if request.rule is None else {"length": self.length}
         )
         others |= {} if request.constraint is None else request.constraint.setting
+        others |= {} if self.given is None else {"given": self.given}
         others |= {"chat": True, "system": self.system} if sample.row.chat else {}
         return sample.about(saved, self.sampling, self.seed, others)
 

@@ -27,6 +27,12 @@ class Fielded(Sequences):
     fields: tuple[Field, ...]
     positions: tuple[str, ...]
     """Name of the field of each position, (L,)."""
+    names: tuple[str, ...] = ()
+    """Name of each position, (L,), by which users give its value; by default that of its field."""
+    present_from: tuple[int, ...] = ()
+    """Least token of the first position with which each position is present, (L,); by default all
+    are.
+    """
     recipe: str = "table columns"
 
     def __post_init__(self) -> None:
@@ -73,8 +79,14 @@ class Fielded(Sequences):
 
     def make_layout(self, kind: str, ends: bool, lengths: Mapping[int, int]) -> Layout:
         layout = super().make_layout(kind, ends, lengths)
-        contexts = tuple(self._contexts())
-        return replace(layout, fields=self.fields, positions=self.positions, contexts=contexts)
+        return replace(
+            layout,
+            fields=self.fields,
+            positions=self.positions,
+            names=self.names,
+            present_from=self.present_from,
+            contexts=tuple(self._contexts()),
+        )
 
     def _contexts(self) -> Iterator[tuple[tuple[int, ...], int]]:
         """Yield the given tokens at the front, as many as all sequences have, and their number."""

@@ -87,7 +87,7 @@ class Field:
         if self.cells is None:
             near = get_close_matches(text, self.symbols, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"must be one of {self._listed()}"
-            raise ValueError(f"{self.name}={text}: no such value in the training data; {hint}")
+            raise ValueError(f"{self.name}={text}: no such value of the field; {hint}")
         try:
             number = float(text)
         except ValueError as error:
@@ -104,7 +104,7 @@ class Field:
                 above = min(end for end in ends if end > number)
                 others = f"{others}, next {self.cells.text(below)} and {self.cells.text(above)}"
             raise ValueError(
-                f"{self.name}={text}: no such value in the training data, which are {others}"
+                f"{self.name}={text}: no such value of the field, whose values are {others}"
             )
         return token
 

@@ -2,8 +2,10 @@
 of them.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,12 @@ class Layout:
     """Alphabets of the positions, where there are several; () for one alphabet."""
     positions: tuple[str, ...] = ()
     """Name of the field of each position."""
+    names: tuple[str, ...] = ()
+    """Name of each position, where the source states them; see ``headings``."""
+    present_from: tuple[int, ...] = ()
+    """Least token of the first position with which each position is present; () where all always
+    are.
+    """
     recipe: str = "owt mdlm"
     """Command and variant that train on the sequences, behind ``python -m recipes.``."""
     contexts: tuple[tuple[tuple[int, ...], int], ...] = ()
@@ -75,6 +83,21 @@ class Layout:
         """Field of each position; [] for one alphabet."""
         by_name = {one.name: one for one in self.fields}
         return [by_name[name] for name in self.positions]
+
+    @cached_property
+    def headings(self) -> tuple[str, ...]:
+        """Name of each position: that of the source, or that of its field, with a number where the
+        field has several.
+        """
+        if self.names:
+            return self.names
+        counts = Counter(self.positions)
+        seen = Counter[str]()
+        result = []
+        for name in self.positions:
+            result.append(name if counts[name] == 1 else f"{name}[{seen[name]}]")
+            seen[name] += 1
+        return tuple(result)
 
     @property
     def is_row(self) -> bool:
@@ -110,23 +133,10 @@ class Layout:
         allowed = [(length, count) for length, count in cut if length >= least and count]
         if not allowed:
             return least
-        return allowed[_draw([count for _, count in allowed], seed, number)][0]
-
-    def draw_context(self, seed: int, number: int) -> tuple[int, ...]:
-        """Draw the given tokens of a sample as training sequences have them; () for none.
-
-        They depend on (seed, number) alone.
-
-        Args:
-            seed: seed of the draw.
-            number: number of the sample.
-        """
-        if not self.contexts:
-            return ()
-        return self.contexts[_draw([count for _, count in self.contexts], seed, number)][0]
+        return allowed[draw_in_proportion([count for _, count in allowed], seed, number)][0]
 
 
-def _draw(counts: Sequence[int], seed: int, number: int) -> int:
+def draw_in_proportion(counts: Sequence[int], seed: int, number: int) -> int:
     """Draw an index in proportion to the counts; it depends on (seed, number) alone."""
     share = np.random.Generator(np.random.Philox(key=seed, counter=number)).random()
     total = np.cumsum(counts)

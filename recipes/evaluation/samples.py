@@ -10,6 +10,7 @@ from ddlib import registry
 from recipes.data import Prepared
 from recipes.engine.parallel import World
 from recipes.evaluation.generative import NONE
+from recipes.generation.given import Conditions
 from recipes.generation.prompt import row
 from recipes.generation.samples import batched, draw_batch, protocol, to_draw
 from recipes.generation.sampling import Sampling
@@ -40,7 +41,7 @@ def draw_samples(
     before = len(saved.beginning) if saved.leads else 0
     start = row(saved, None, sampling.pace_of(saved), length + before)
     mine = range(count)[world.rank :: world.size]
-    samples = to_draw(saved, [start], mine, seed, saved.draws_lengths)
+    samples = to_draw(saved, [start], mine, seed, saved.draws_lengths, Conditions.of(saved.layout))
     for places in batched(saved, samples, sampling, batch):
         draw_batch(saved, [samples[place] for place in places], sampling, seed)
     drawn = {one.number: one.tokens for one in samples}

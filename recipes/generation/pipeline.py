@@ -17,6 +17,7 @@ from recipes.config import at_least, check_keys, of_types
 from recipes.generation import scores
 from recipes.generation.constrained import begun
 from recipes.generation.drafts import mean_times, renderer_of
+from recipes.generation.given import Conditions
 from recipes.generation.prompt import (
     Conversation,
     Prompt,
@@ -114,10 +115,13 @@ class Pipeline:
 
         Raises:
             ValueError: symbols that the tokenizer lacks; messages without a chat template; gaps
-                without a mask; a rule for lengths or endings without an end of text; a sampler that
-                does not support the process; forbidden texts of several tokens.
+                without a mask; given values with a prompt; a rule for lengths or endings without an
+                end of text; a sampler that does not support the process; forbidden texts of several
+                tokens.
         """
         for prompt in prompts:
+            if prompt is not None and request.given is not None:
+                raise ValueError(f"given={request.given!r}: not with a prompt, choose one")
             for name, text in texts_of(prompt):
                 check_known(self.files, name, text, request.unknown)
             if has_gaps(prompt):
@@ -151,9 +155,10 @@ class Pipeline:
     def samples(self, prompts: Sequence[Prompt], request: Request) -> list[Sample]:
         """Return the samples of each prompt, after the checks of ``rows``."""
         free = request.length is None and request.new is None
+        conditions = Conditions.of(self.files.layout, request.given)
         rows = self.rows(prompts, request)
         of_any_length = free and self.files.draws_lengths
-        return to_draw(self.model, rows, request.numbers, request.seed, of_any_length)
+        return to_draw(self.model, rows, request.numbers, request.seed, of_any_length, conditions)
 
     def automaton(self, samples: Sequence[Sample], request: Request) -> dd.contrib.Automaton | None:
         """Return the automaton of the constraint; None without one.

@@ -24,6 +24,7 @@ from torch import Tensor
 from ddlib.paces import Pace
 from ddlib.samplers import Sampler
 from recipes.data.unknown import LISTED, list_symbols
+from recipes.generation.given import Conditions
 from recipes.model_io import LoadedModel, ModelFiles
 
 GAP = re.compile(r"\[MASK(?::([0-9]{1,9}))?\]")
@@ -351,20 +352,20 @@ def drawn_length(saved: LoadedModel, row: Row, seed: int, number: int) -> Row:
     return replace(row, length=saved.layout.draw_length(seed, number, least, row.length))
 
 
-def with_context(saved: ModelFiles, row: Row, seed: int, number: int) -> Row:
-    """Return the row of a sample without a prompt with the given tokens of a training sequence,
-    where the model was trained on such.
+def with_context(
+    saved: ModelFiles, row: Row, seed: int, number: int, conditions: Conditions
+) -> Row:
+    """Return the row of a sample without a prompt with its given tokens, where it has any.
 
     Args:
         saved: the model.
         row: the row of the prompt.
         seed: seed of the draw.
         number: number of the sample.
+        conditions: given tokens of the samples.
     """
-    if row.text is not None or saved.layout is None:
-        return row
-    context = saved.layout.draw_context(seed, number)
-    return replace(row, states=torch.tensor(context, dtype=torch.int64)) if context else row
+    states = conditions.states(seed, number, saved.process.num_states - 1)
+    return replace(row, states=states) if row.text is None and len(states) else row
 
 
 class Batch(NamedTuple):

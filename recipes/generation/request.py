@@ -32,6 +32,8 @@ class Request:
     """Tokens behind a prompt, in place of ``length``."""
     constraint: Constraint | None = None
     """Constraint on the text."""
+    given: str | None = None
+    """Values of samples without a prompt, by the names of their positions."""
     unknown: bool = False
     """Whether symbols of a prompt that the tokenizer lacks are accepted."""
 

@@ -12,7 +12,6 @@ from rich.table import Table
 from recipes.generation.rows import (
     TABULAR,
     draw,
-    headings,
     read_given,
     read_incomplete,
     texts_of,
@@ -66,9 +65,11 @@ def wants_rows(options: Mapping[str, Any], default: Mapping[str, Any], saved: Mo
     layout = saved.layout
     out = options["out"]
     asked = {name: options[name] for name in ("given", "impute") if options[name] is not None}
-    if layout is None or not layout.fields or layout.contexts:
-        rule = "has one alphabet" if layout is None or not layout.fields else "has given tokens"
-        for name, value in asked.items():
+    fielded = layout is not None and bool(layout.fields)
+    if not fielded or layout.contexts:
+        rule = "has given tokens" if fielded else "has one alphabet"
+        refused = ("impute",) if fielded else tuple(asked)
+        for name, value in ((name, asked[name]) for name in refused if name in asked):
             raise ValueError(
                 f"{name}={value}: {saved.name} {rule}, must have a field for each value and none "
                 "given, as the columns of a table"
@@ -123,7 +124,7 @@ def generate_rows(
     complete = wanted.impute is not None
     drawn = draw(found.load(), rows, sampling, seed, batch, complete, numbers)
     texts = texts_of(layout, drawn, rows, seed, numbers)
-    table = Table(*headings(layout))
+    table = Table(*layout.headings)
     for row in texts[:SHOWN]:
         table.add_row(*("" if one is None else escape(one) for one in row))
     console.print(table)

@@ -13,10 +13,11 @@ from torch import Tensor
 
 import ddlib as dd
 from ddlib.typing import Denoiser
-from recipes.data.fields import MISSING, Field
+from recipes.data.fields import Field
 from recipes.data.layout import Layout
 from recipes.domains.tables.reading import Column, read_columns
 from recipes.domains.tables.schema import tokens
+from recipes.generation.given import read_values
 from recipes.generation.sampling import NOISE, Sampling
 from recipes.model_io import LoadedModel, make_sampler
 
@@ -50,56 +51,22 @@ def read_given(layout: Layout, text: str, count: int) -> Rows:
 
     Args:
         layout: layout of the data.
-        text: "age=40,sex=F"; a value with a comma is quoted as in CSV: '"city=New York, NY"'. ""
-            gives nothing.
+        text: see ``read_values``.
         count: number of rows.
 
     Raises:
-        ValueError: not of that form, no such field, one with several positions, a value that it
-            lacks or that is given twice; all are given.
+        ValueError: as ``read_values``.
     """
     length = len(layout.positions)
     row = np.zeros(length, dtype=np.int64)
     known = np.zeros(length, dtype=bool)
     texts: list[str | None] = [None] * length
-    pieces = next(csv.reader([text], skipinitialspace=True)) if text.strip() else []
-    for piece in pieces:
-        name, value = _pair(layout, piece)
-        places = [place for place, field in enumerate(layout.positions) if field == name]
-        if len(places) > 1:
-            raise ValueError(
-                f"given: {name!r} has {len(places)} positions, must be a field of one position"
-            )
-        place = places[0]
-        if known[place]:
-            raise ValueError(f"given: {name!r} is given twice")
-        try:
-            row[place] = layout.by_position[place].token(value or MISSING)
-        except ValueError as error:
-            raise ValueError(f"given: {error}") from error
+    for place, value in read_values(layout, text).items():
+        row[place] = value.token
         known[place] = True
-        texts[place] = None if value in ("", MISSING) else value
-    if known.all():
-        raise ValueError(f"given: {text!r} gives every value, nothing would be drawn")
+        texts[place] = value.text
     x, given = (torch.from_numpy(one).expand(count, -1) for one in (row, known))
     return Rows(x, given, [texts] * count)
-
-
-def _pair(layout: Layout, piece: str) -> tuple[str, str]:
-    """Return the name and the value of "name=value"; a name may contain "="."""
-    names = [name for name in layout.positions if piece.startswith(f"{name}=")]
-    if names:
-        name = max(names, key=len)
-        return name, piece.removeprefix(f"{name}=").strip()
-    name, sign, value = (part.strip() for part in piece.partition("="))
-    if not sign:
-        raise ValueError(f"given: {piece!r} must be NAME=VALUE, several with commas between")
-    if name in layout.positions:
-        return name, value
-    near = get_close_matches(name, layout.positions, 1)
-    known = ", ".join(map(repr, dict.fromkeys(layout.positions)))
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {known}"
-    raise ValueError(f"given: there is no field {name!r}; {hint}")
 
 
 def read_incomplete(layout: Layout, path: Path) -> Rows:
@@ -242,23 +209,12 @@ def texts_of(
     return result
 
 
-def headings(layout: Layout) -> list[str]:
-    """Return a name for each position: that of its field, with a number where it has several."""
-    names = layout.positions
-    seen = dict.fromkeys(names, 0)
-    result = []
-    for name in names:
-        result.append(name if names.count(name) == 1 else f"{name}[{seen[name]}]")
-        seen[name] += 1
-    return result
-
-
 def write_rows(path: Path, layout: Layout, texts: Texts) -> None:
     """Write rows as .csv, or as .parquet with numbers where the fields are numbers."""
     if path.suffix == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(headings(layout))
+            writer.writerow(layout.headings)
             writer.writerows([["" if text is None else text for text in row] for row in texts])
         return
     frame_of(layout, texts).to_parquet(path, index=False)
@@ -268,7 +224,7 @@ def frame_of(layout: Layout, texts: Texts) -> Any:
     """Return rows as a ``pandas.DataFrame``: integers, numbers, and texts."""
     import pandas as pd
 
-    frame = pd.DataFrame(texts, columns=headings(layout), dtype=object)
+    frame = pd.DataFrame(texts, columns=layout.headings, dtype=object)
     for name, field in zip(frame.columns, layout.by_position, strict=True):
         if field.cells is not None:
             kind = "Int64" if field.cells.decimals == 0 else "float64"

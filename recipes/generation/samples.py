@@ -13,6 +13,7 @@ from ddlib.contrib import Automaton, Film, Length
 from ddlib.samplers import Sampler
 from recipes.config import own_times
 from recipes.generation.constrained import alike, start
+from recipes.generation.given import Conditions
 from recipes.generation.prompt import (
     GAP,
     Row,
@@ -111,7 +112,12 @@ def until(text: str, stops: str | Sequence[str]) -> str:
 
 
 def to_draw(
-    saved: LoadedModel, rows: Sequence[Row], numbers: Sequence[int], seed: int, of_any_length: bool
+    saved: LoadedModel,
+    rows: Sequence[Row],
+    numbers: Sequence[int],
+    seed: int,
+    of_any_length: bool,
+    conditions: Conditions,
 ) -> list[Sample]:
     """Return the samples of each prompt, by number.
 
@@ -121,11 +127,12 @@ def to_draw(
         numbers: numbers of the samples.
         seed: seed of what a sample takes from the data.
         of_any_length: whether that is its length too.
+        conditions: given tokens of samples without a prompt.
     """
 
     def made(row: Row, number: int) -> Row:
         row = drawn_length(saved, row, seed, number) if of_any_length else row
-        return with_context(saved, row, seed, number)
+        return with_context(saved, row, seed, number, conditions)
 
     return [
         Sample(

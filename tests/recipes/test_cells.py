@@ -125,11 +125,11 @@ def test_a_field_returns_from_plain_values():
 test_bad_values_are_refused = refuses("""
     price().token('cheap') | ValueError | price=cheap: must be a number
     price().token('nan') | ValueError | price=nan: must be a finite number, or .missing.
-    price().token('1.5') | ValueError | price=1.5: no such value in the training data, which are
+    price().token('1.5') | ValueError | price=1.5: no such value of the field, whose values are
         from 1 to 9, next 1 and 2
-    price().token('10') | ValueError | price=10: no such value in the training data, which are from
+    price().token('10') | ValueError | price=10: no such value of the field, whose values are from
         1 to 9
-    city().token('Osla') | ValueError | city=Osla: no such value in the training data; did you mean
+    city().token('Osla') | ValueError | city=Osla: no such value of the field; did you mean
         'Oslo'
     city().token('Bern') | ValueError | must be one of 'Rome', 'Oslo'
     city().token('[missing]') | ValueError | no value of the training data is missing

@@ -23,7 +23,7 @@ from recipes.engine.validation import references
 from recipes.evaluate import Options as Evaluation
 from recipes.evaluate import evaluate
 from recipes.generate import Options, generate
-from recipes.generation.rows import headings, read_given
+from recipes.generation.rows import read_given
 from recipes.model_io import open_saved
 
 CORPUS = SymbolCorpus(source={"kind": "fielded_source:Rows"}, held_out=60)
@@ -63,11 +63,13 @@ def test_samples_are_tokens_of_their_fields(whole):
     assert (ids < np.array([6, 3, 2, 3])).all()
 
 
-def test_fields_of_several_positions_are_numbered_and_not_given(whole):
+def test_positions_of_a_field_are_numbered(whole):
     layout = open_saved(whole.output.folder).layout
-    assert headings(layout) == ["age", "city[0]", "member", "city[1]"]
-    with pytest.raises(ValueError, match="'city' has 2 positions, must be a field of one position"):
+    assert layout.headings == ("age", "city[0]", "member", "city[1]")
+    with pytest.raises(ValueError, match=r"no value is named 'city'; did you mean 'city"):
         read_given(layout, "city=Oslo", 1)
+    one = Options(run=str(whole.output.folder), given="city[1]=Oslo", samples=1)
+    assert generate(one, quiet())[0].split(", ")[3] == "Oslo"
     some = Options(run=str(whole.output.folder), given="age=3,member=no", samples=2)
     for text in generate(some, quiet()):
         values = text.split(", ")

@@ -276,15 +276,15 @@ def test_numbers_of_a_cell_are_drawn_again_for_each_row(saved, tmp_path):
 
 
 GIVEN = """
-    given('age=3') | ValueError | given: there is no field 'age'; there are 'n', 'city', 'member'
-    given('citi=Rome') | ValueError | there is no field 'citi'; did you mean 'city'
+    given('age=3') | ValueError | given: no value is named 'age'; there are 'n', 'city', 'member'
+    given('citi=Rome') | ValueError | no value is named 'citi'; did you mean 'city'
     given('n=1,n=2') | ValueError | given: 'n' is given twice
     given('n') | ValueError | given: 'n' must be NAME=VALUE
-    given('n=3') | ValueError | given: n=3: no such value in the training data, which are from 1 to
+    given('n=3') | ValueError | given: n=3: no such value of the field, whose values are from 1 to
         5, next 2 and 5
     given('n=nan') | ValueError | given: n=nan: must be a finite number
     given('n=') | ValueError | given: n=.missing.: no value of the training data is missing
-    given('city=Bern') | ValueError | given: city=Bern: no such value in the training data; must be
+    given('city=Bern') | ValueError | given: city=Bern: no such value of the field; must be
     given('member=yes, by card') | ValueError | given: member=yes: no such value
     given('n=1,city=Rome,member=no') | ValueError | gives every value, nothing would be drawn
     impute([['1', 'Bern', '']]) | ValueError | column 'city', row 1: city=Bern: no such value

@@ -6,6 +6,7 @@ import networkx as nx
 import numpy as np
 
 from recipes.data import Layout
+from recipes.data.cells import Cells
 from recipes.data.fielded import Fielded
 from recipes.data.fields import Field
 from recipes.domains.graphs.slots import EDGE, NODE, SIZE, Slots
@@ -30,9 +31,19 @@ def sequences_of(
     if not rows:
         raise ValueError("graphs is empty: must have at least one")
     ids = np.stack(rows)
-    fields = [Field(name=name, symbols=symbols) for name, symbols in slots.alphabets.items()]
+    sizes = Cells(tuple((float(size),) for size in range(1, slots.count + 1)), decimals=0)
+    cells = {SIZE: sizes, NODE: None, EDGE: None}
     return Fielded.of(
-        ids, fields, slots.positions, given=list(slots.given(ids)), recipe="graphs communities"
+        ids,
+        [
+            Field(name=name, symbols=symbols, cells=cells[name])
+            for name, symbols in slots.alphabets.items()
+        ],
+        slots.positions,
+        names=slots.names,
+        present_from=tuple(slots.present_from.tolist()),
+        given=list(slots.given(ids)),
+        recipe="graphs communities",
     )
 
 

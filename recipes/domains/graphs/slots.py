@@ -55,6 +55,18 @@ class Slots:
         return (SIZE, *[NODE] * self.count, *[EDGE] * len(self.pairs[0]))
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Name of each position: size, node[0], node[1], ..., edge[0-1], edge[0-2], ..."""
+        nodes = [f"{NODE}[{node}]" for node in range(self.count)]
+        ends = zip(*(side.tolist() for side in self.pairs), strict=True)
+        return (SIZE, *nodes, *(f"{EDGE}[{first}-{second}]" for first, second in ends))
+
+    @cached_property
+    def present_from(self) -> Int[np.ndarray, " L"]:
+        """Least id of the number of nodes with which each position is present."""
+        return np.concatenate([[0], np.arange(self.count), self.pairs[1]])
+
+    @property
     def alphabets(self) -> dict[str, tuple[str, ...]]:
         """Names of the tokens of each field."""
         sizes = tuple(str(n + 1) for n in range(self.count))
@@ -116,9 +128,8 @@ class Slots:
 
         Nodes of a single type are given too: there is nothing to learn of them.
         """
-        last = np.concatenate([np.arange(self.count), self.pairs[1]])
-        marks = np.ones(ids.shape, dtype=bool)
-        marks[:, 1:] = last > ids[:, :1]
+        marks = self.present_from > ids[:, :1]
+        marks[:, 0] = True
         marks[:, 1 : self.count + 1] |= len(self.node_types) == 1
         return marks
 
