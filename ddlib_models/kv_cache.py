@@ -6,8 +6,10 @@ from typing import Any, NamedTuple, Self
 from weakref import ref
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+
+from ddlib_models.attention.sight import sight_mask
 
 
 class Slot(NamedTuple):
@@ -77,6 +79,23 @@ class KVCacheBase(ABC):
     def length(self) -> int:
         """Number of cached tokens per sequence."""
         return self.tokens.shape[1]
+
+    @property
+    def around(self) -> tuple[int, int]:
+        """Numbers of cached positions in front of a row, and behind it."""
+        return self.length, 0
+
+    def positions(self, length: int) -> Int[Tensor, "#B n"]:
+        """Return the positions of a row of ``length`` states."""
+        first, _ = self.around
+        return torch.arange(first, first + length, device=self.tokens.device)[None]
+
+    def mask(self, length: int, block_size: int, sight: float) -> Bool[Tensor, "#B 1 n m"]:
+        """Return the attention mask of a row of ``length`` states; see ``sight_mask``."""
+        first, behind = self.around
+        device = self.tokens.device
+        mask = sight_mask(length, length, block_size, sight, device, first, behind)
+        return mask[None, None]
 
     @property
     @abstractmethod

@@ -83,6 +83,10 @@ class WindowCache(KVCacheBase):
     def dtype(self) -> torch.dtype:
         return self._dtype
 
+    @property
+    def around(self) -> tuple[int, int]:
+        return self.start, self.length - self.stop
+
     def rows(self, index: Tensor) -> "WindowCache":
         """Select sequences by indices, repeated or not, or by a boolean mask; a copy."""
         with torch.inference_mode(False), torch.no_grad():
@@ -143,6 +147,4 @@ def check_window(z: Tensor, start: int, stop: int) -> None:
 
 def places(cache: KVCacheBase | None) -> tuple[int, int]:
     """Return the number of cached positions in front of a row, and behind it."""
-    if isinstance(cache, WindowCache):
-        return cache.start, cache.length - cache.stop
-    return (0 if cache is None else cache.length), 0
+    return (0, 0) if cache is None else cache.around

@@ -12,6 +12,7 @@ their network calls, and have the texts that they would have alone. It needs
 pip install "ddlib[serve]".
 """
 
+import asyncio
 import ipaddress
 import logging
 import os
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from recipes.serving.routes import Server
 
 INSTALL = 'pip install "ddlib[serve]"'
+GRACE = 5
+"""Seconds that requests have to end when the server is stopped; one before, others are refused."""
 KEYS = "DDLIB_KEYS"
 """Environment variable with the keys, with commas between them."""
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
@@ -167,10 +170,22 @@ def serve(options: Options) -> None:
         ):
             console.print(f"{name + ':':8} {value}", markup=False, soft_wrap=True)
         config = uvicorn.Config(
-            server.app, log_level="warning", timeout_graceful_shutdown=5, ws="none", lifespan="off"
+            server.app,
+            log_level="warning",
+            timeout_graceful_shutdown=GRACE,
+            ws="none",
+            lifespan="off",
         )
+
+        class Stopping(uvicorn.Server):
+            """Server that answers every request before it ends."""
+
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                asyncio.get_running_loop().call_later(GRACE - 1, server.engine.stop)
+                await super().shutdown(sockets)
+
         try:
-            uvicorn.Server(config).run(sockets=[listening])
+            Stopping(config).run(sockets=[listening])
         finally:
             server.engine.close()
 

@@ -83,7 +83,14 @@ class MatrixExponential(Float64Module):
 
         Returns:
             (..., n, n) transition matrices, row = from; rows sum to 1.
+
+        Raises:
+            TypeError: durations that are not a tensor.
         """
+        if not isinstance(sigma, Tensor):
+            raise TypeError(
+                f"sigma is {sigma!r}, must be a tensor of durations, such as torch.tensor([0.5])"
+            )
         if sigma.numel() == 0:
             return self.matrix.new_zeros(*sigma.shape, *self.matrix.shape)
         # a matrix made in inference mode could not be used in a later call that needs gradients

@@ -2,9 +2,15 @@
 
 from ddlib.rewards.files import load_trajectory, save_trajectory
 from ddlib.rewards.log_prob import log_prob, path_kl
-from ddlib.rewards.losses import bound_log_ratio, preference_loss, reward_loss
+from ddlib.rewards.losses import (
+    LARGEST_REWARD,
+    bound_log_ratio,
+    preference_loss,
+    reward_loss,
+)
 
 __all__ = [
+    "LARGEST_REWARD",
     "bound_log_ratio",
     "load_trajectory",
     "log_prob",

@@ -22,6 +22,9 @@ from ddlib.utils.validation import (
     without_warning,
 )
 
+LARGEST_REWARD = 1e9
+"""Largest absolute value of a reward: squares of gradients fit into float32."""
+
 
 def reward_loss(
     log_probs: Float[Tensor, "N B L"],
@@ -246,11 +249,13 @@ def _check_rewards(rewards: Tensor, rows: int, group: int) -> None:
     """Raise TypeError or ValueError unless rewards and groups fit."""
     _check_floats("rewards", rewards)
     check_shape("rewards", rewards, (rows,), f"(B,) = ({rows},)")
-    # squares of gradients fit into float32
-    fits = rewards.abs() <= 1e9
+    fits = rewards.abs() <= LARGEST_REWARD
     if not bool(fits.all()):
         row = int((~fits).nonzero()[0])
-        raise ValueError(f"rewards[{row}] is {float(rewards[row])}, must be in [-1e9, 1e9]")
+        raise ValueError(
+            f"rewards[{row}] is {float(rewards[row])}, must be in "
+            f"[-{LARGEST_REWARD:g}, {LARGEST_REWARD:g}]"
+        )
     check_count("group", group, 2)
     require(rows % group == 0, f"group is {group}, must divide the {rows} rows")
 

@@ -225,15 +225,11 @@ class CausalLM(CachedHFBackbone):
         cache: AnyCache | None = None,
     ) -> tuple[Float[Tensor, "B n D"], Any]:
         length = z.shape[1]
-        (first, behind) = places(cache)
         x = self.embed(z if clean is None else torch.cat([z, clean], 1))
-        joined = isinstance(cache, JoinedCaches)
         position_ids = (
-            cache.positions(length)
-            if joined
-            else torch.arange(first, first + length, device=z.device).repeat(
-                1 if clean is None else 2
-            )[None]
+            torch.arange(length, device=z.device).repeat(1 if clean is None else 2)[None]
+            if cache is None
+            else cache.positions(length)
         )
         options: dict[str, Any] = {
             "position_ids": position_ids
@@ -248,11 +244,9 @@ class CausalLM(CachedHFBackbone):
         else:
             share = self.sight if self.training else 1.0
             mask = (
-                cache.mask(length)
-                if joined
-                else sight_mask(
-                    x.shape[1], length, self.block_size, share, z.device, first, behind
-                )[None, None]
+                sight_mask(x.shape[1], length, self.block_size, share, z.device)[None, None]
+                if cache is None
+                else cache.mask(length, self.block_size, share)
             )
             if present is not None:
                 # padding attends to itself, as a softmax over no keys is undefined

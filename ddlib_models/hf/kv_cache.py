@@ -129,12 +129,11 @@ class JoinedCaches(KVCacheBase):
         return result
 
     def positions(self, length: int) -> Int[Tensor, "B n"]:
-        """Return the positions of ``length`` states of each sequence."""
         return self.first[:, None] + torch.arange(length, device=self.first.device)
 
-    def mask(self, length: int) -> Bool[Tensor, "B 1 n m"]:
-        """Return the mask of ``length`` states, which attend to each other and to cached positions
-        that are not padding.
+    def mask(self, length: int, block_size: int, sight: float) -> Bool[Tensor, "B 1 n m"]:
+        """Return the mask of ``length`` states of one block, which attend to each other and to
+        cached positions that are not padding.
         """
         size = self.pairs[0][0].shape[2] if self.pairs else 0
         key = torch.arange(size + length, device=self.counts.device)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -17,13 +17,23 @@ TEXT = 20_000_000
 
 def sample_sequences(data: Prepared) -> list[Int[np.ndarray, " n"]]:
     """Return the training sequences, or a regular sample of them: about ``TEXT`` tokens."""
+    return [data.train[index] for index in _sampled(data)]
+
+
+def _sampled(data: Prepared) -> range:
     step = -(-int(data.train.lengths.sum()) // TEXT)
-    return [data.train[index] for index in range(0, len(data.train), step)]
+    return range(0, len(data.train), step)
 
 
 def stream(data: Prepared) -> Int[Tensor, " N"]:
-    """Return the tokens of ``sampled``, one sequence after the other."""
+    """Return the tokens of ``sample_sequences``, one sequence after the other."""
     return torch.from_numpy(np.concatenate(sample_sequences(data)).astype(np.int64))
+
+
+def predicted(data: Prepared) -> Bool[Tensor, " N"]:
+    """Return True at the tokens of ``stream`` that are not given."""
+    marks = [data.train.given(index) for index in _sampled(data)]
+    return ~torch.from_numpy(np.concatenate(marks))
 
 
 def vectors_of(

@@ -145,14 +145,13 @@ def check_graph(recipe: Recipe, world: World, model: nn.Module) -> None:
     """Raise ValueError unless a whole step of the run can be one graph."""
     if recipe.hardware.graph != "step":
         return
-    kind = type(recipe.objective())
     reasons = {
         f"{world.size} processes, whose gradients are exchanged": world.size > 1,
         "optimizer.muon=True, whose steps are not recorded": recipe.optimizer.muon,
         "data.packed=True, whose documents have other lengths in each step": recipe.data.packed,
         f"{type(model).__name__}, whose training depends on the step": implements(model, Steps),
         f"loss.kind={recipe.loss['kind']!r}, whose loss is not one of fixed sizes": (
-            "fix_sizes" not in vars(kind)
+            not recipe.objective().fixed_sizes
         ),
     }
     for reason, holds in reasons.items():

@@ -116,7 +116,8 @@ def references(
 ) -> References:
     """Measure the models that a bound of ``validate`` is compared with, on the same tokens.
 
-    Frequencies are those of the training sequences, or of about 20 million of their tokens.
+    Frequencies are those of the predicted tokens of the training sequences, or of about 20 million
+    of their tokens.
 
     Args:
         data: the prepared text.
@@ -127,14 +128,10 @@ def references(
         given: whether the first token of a sequence is given, and not measured.
     """
     alphabets = Alphabets.of(data)
-
-    def nats_per_token(costs: Float[Tensor, "F V"]) -> float:
-        terms = of_tokens(costs, alphabets, data, length, world, sequences, batch, given)
-        return terms.per_token.value
-
-    return References(
-        nats_per_token(alphabets.equal_costs()), nats_per_token(alphabets.costs(data))
+    terms = of_tokens(
+        alphabets.costs(data), alphabets, data, length, world, sequences, batch, given
     )
+    return References(alphabets.uniform(terms), terms.per_token.value)
 
 
 def of_tokens(

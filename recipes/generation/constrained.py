@@ -14,6 +14,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 import ddlib as dd
 from ddlib.samplers import Sampler
+from recipes.generation.limits import check_schema
 from recipes.generation.patterns import (
     OF_BYTES,
     index_of,
@@ -60,8 +61,11 @@ class Constraint:
             ModuleNotFoundError: outlines-core is not installed.
             OSError: no file that can be read.
             ValueError: a pattern or a schema that is invalid, or that outlines-core does not
-                support.
+                support, or a schema above the limits of ``recipes.generation.limits``.
         """
+        if self.json_schema is not None:
+            check_schema(self.name, self.schema, OF_BYTES)
+            return
         # alone: "a)(b" is a pattern between brackets
         index_of(self.name, self.pattern, OF_BYTES, 256)
         transitions_of(self.name, self.pattern, OF_BYTES, 256)
@@ -116,11 +120,13 @@ class Constraint:
 
         Raises:
             ValueError: a tokenizer whose tokens do not stand for bytes; a pattern that its tokens
-                cannot form.
+                cannot form; a schema above the limits of ``recipes.generation.limits``.
         """
         size = saved.process.vocab_size
         end = saved.special.eos
         tokens = tokens_by_piece(pieces(saved))
+        if self.json_schema is not None:
+            check_schema(self.name, self.schema, tokens)
         transitions, first, accepting = transitions_of(self.name, self.pattern, tokens, size)
         return dd.contrib.Automaton(
             transitions, first, accepting, size, end, None if end is None else saved.behind

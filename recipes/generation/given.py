@@ -15,7 +15,7 @@ from torch import Tensor
 from recipes.data.fields import MISSING
 from recipes.data.layout import Layout, draw_in_proportion
 
-LISTED = 8
+LISTED = 12
 """Number of names that a message lists."""
 
 

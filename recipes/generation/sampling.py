@@ -107,8 +107,7 @@ class Sampling:
         for value in _both(self.temperature):
             at_least(0, temperature=value)
         for value in _both(self.top_p):
-            if not 0 < value <= 1:
-                raise ValueError(f"top_p={value}: must lie in (0, 1]")
+            dd.controls.Truncation(top_p=value)
         if not 0 <= self.min_p <= 1:
             raise ValueError(f"min_p={self.min_p}: must lie in [0, 1]")
         if self.label is None and self.guidance != 1:

@@ -59,19 +59,22 @@ class Alphabets:
         places = torch.tensor([numbers[name] for name in data.layout.positions])
         return cls([len(one.symbols) for one in fields], list(numbers), places)
 
-    def equal_costs(self) -> Float[Tensor, "F V"]:
-        """Return -log of equal probabilities of the tokens of each field."""
-        logs = torch.tensor(self.sizes, dtype=torch.float64).log()
-        return logs[:, None].expand(-1, max(self.sizes))
+    def uniform(self, terms: Terms) -> float:
+        """Return the mean of -log of equal probabilities over the tokens of ``unigram``."""
+        counts = terms.field_tokens.sum(0).double()
+        return float(counts @ torch.tensor(self.sizes, dtype=torch.float64).log() / counts.sum())
 
     def costs(self, data: "Prepared") -> Float[Tensor, "F V"]:
         """Return -log of the frequencies of the training tokens in each field, each count increased
-        by one half.
+        by one half; given tokens are not counted.
         """
-        from recipes.embeddings.neighbours import stream  # on demand, as above
+        from recipes.embeddings.neighbours import predicted, stream  # on demand, as above
 
         ids = stream(data)
         field = self.of_position.expand(ids.view(-1, *self.of_position.shape).shape).flatten()
+        counted = predicted(data)
+        ids = ids[counted]
+        field = field[counted]
         costs = torch.full((len(self.sizes), max(self.sizes)), torch.inf, dtype=torch.float64)
         for number, size in enumerate(self.sizes):
             counts = ids[field == number].bincount(minlength=size)
@@ -88,7 +91,7 @@ def unigram(
     """Return -log p(x) of every sequence under the frequencies of the tokens.
 
     Args:
-        costs: nats of each token in each field, ``Alphabets.costs`` or ``equal_costs``.
+        costs: nats of each token in each field, ``Alphabets.costs``.
         field: number of the field of each position, or of all.
         batches: batches of unpacked sequences; padding is not counted.
         given: whether the first token of a sequence is given, and not measured.

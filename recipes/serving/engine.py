@@ -23,7 +23,6 @@ from recipes.generation.pipeline import Drawing, Generated, Pipeline
 from recipes.generation.sampling import Sampling
 from recipes.model_io import make_sampler
 from recipes.serving.chances import Chance, chances, check_exact
-from recipes.serving.limits import write_vocabulary
 from recipes.serving.metrics import Metrics
 from recipes.serving.page import LiveFilm
 from recipes.serving.requests import RefusedError, TextRequest
@@ -113,6 +112,12 @@ class Answer:
         if self.session is not None:
             self.session.cancel()
 
+    def refuse(self, error: RefusedError) -> None:
+        """Cancel it, and give the reader an error."""
+        self.error = error
+        self.cancel()
+        self.notify()
+
     def check(self) -> None:
         """Raise, in the thread that draws, if the request is cancelled or late."""
         if self._cancelled:
@@ -189,7 +194,6 @@ class Engine:
         self._sampler = make_sampler(saved, defaults.sampler)
         self._keeps = keeps_tokens(saved, self._sampler)
         self.pieces = pieces_of(saved)
-        self._vocabulary = write_vocabulary(self.pieces)
         self._names = cluster_names(saved.process, saved.model, saved.clusters, saved.tokenizer)
 
     @property
@@ -228,6 +232,19 @@ class Engine:
         thread.start()
         return answer
 
+    def stop(self) -> None:
+        """Refuse the requests that are not answered, as the server ends."""
+        for answer in tuple(self._threads):
+            answer.refuse(
+                RefusedError(
+                    "the server is stopping; ask again when it runs",
+                    None,
+                    503,
+                    "server_error",
+                    headers={"Retry-After": "5"},
+                )
+            )
+
     def close(self, seconds: float = 10.0) -> None:
         """Cancel all requests, and wait for each until its thread ends, at most ``seconds``."""
         threads = dict(self._threads)
@@ -246,7 +263,8 @@ class Engine:
             answer.done = True
         except (_LeftError, CancelledError, TimeoutError):
             how = "timeout" if answer.late else "cancelled"
-            answer.error = too_late()  # read only if the client still waits
+            # read only if the client still waits
+            answer.error = answer.error or too_late()
         except RefusedError as error:
             how = "refused"
             answer.error = error
@@ -280,7 +298,7 @@ class Engine:
         schema = request.body.response_format is not None
         with self._compiling if schema else nullcontext():
             answer.check()
-            drawing = request.drawing(self.pipeline, self.defaults, self._vocabulary)
+            drawing = request.drawing(self.pipeline, self.defaults)
         if request.body.likely is not None:
             check_exact(drawing, self._sampler, self._keeps)
         with self._rows.lent(request.count, answer.check):

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from recipes.generation.pipeline import Drawing, Pipeline, TextOptions
 from recipes.generation.prompt import Prompt, has_gaps
 from recipes.generation.sampling import Sampling
-from recipes.serving.limits import check_schema
 
 TOP = 3
 """Largest number of other tokens beside a log-probability."""
@@ -292,21 +291,17 @@ class TextRequest:
         """Number of texts."""
         return len(self.body.prompts) * (self.body.n or 1)
 
-    def drawing(self, pipeline: Pipeline, defaults: Sampling, vocabulary: str) -> Drawing:
+    def drawing(self, pipeline: Pipeline, defaults: Sampling) -> Drawing:
         """Return the samples to draw, after all checks.
 
         Args:
             pipeline: the model.
             defaults: options of the server, for fields that are not in the body.
-            vocabulary: tokens of the model, see ``check_schema``.
 
         Raises:
             RefusedError, TypeError, ValueError: what the model does not support.
         """
         body = self.body
-        schema = body.schema_
-        if schema is not None:
-            check_schema(schema, vocabulary)
         steering = {
             name: value
             for name in ("steps", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -318,7 +313,7 @@ class TextRequest:
             seed=self.seed,
             return_full_text=body.whole,
             stop_strings=() if body.stop is None else body.stop,
-            json_schema=schema,
+            json_schema=body.schema_,
             sampling=replace(defaults, **steering),
         )
         return pipeline.drawing(body.prompts, options)

@@ -26,6 +26,9 @@ from recipes.serving.requests import Body, Chat, Completion, RefusedError, read
 BYTES = 2**20
 """Largest size of a body."""
 
+DIGITS = 64
+"""Largest number of characters of an integer."""
+
 log = logging.getLogger(__name__)
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -288,7 +291,10 @@ class Server:
                 raise RefusedError(f"the body has more than {BYTES} bytes", None, 413)
         try:
             return json.loads(
-                bytes(body), parse_constant=_refuse_constant, object_pairs_hook=_unlike
+                bytes(body),
+                parse_int=_read_int,
+                parse_constant=_refuse_constant,
+                object_pairs_hook=_unlike,
             )
         except (ValueError, RecursionError) as error:
             raise RefusedError(f"the body must be JSON: {error}") from error
@@ -311,6 +317,13 @@ def _answer(error: RefusedError) -> Json:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a value of JSON")
+
+
+def _read_int(digits: str) -> int:
+    """Return an integer of JSON; raise ValueError above the largest number of a field."""
+    if len(digits) > DIGITS:
+        raise ValueError(f"an integer has {len(digits)} characters, must have at most {DIGITS}")
+    return int(digits)
 
 
 def _unlike(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -200,7 +200,7 @@ class Training:
         self.model.loss(self.text.batch(self.seed, self.steps), noise).backward()
         nn.utils.clip_grad_norm_(self.model.net.parameters(), OPTIMIZER.max_grad_norm)
         update(self.optimizers, rate(OPTIMIZER, round(1000 * self.steps / of), 1000))
-        self.average.update(self.steps)
+        self.average.update(self.average.decay_at(self.steps), torch.zeros(()))
         self.steps += 1
 
 

@@ -336,3 +336,9 @@ def test_a_model_that_excludes_the_state_seen_has_an_infinite_bound_and_not_nan(
         process, logits, torch.tensor([[3]]), torch.tensor([[4]]), torch.tensor([1e-6])
     )
     assert value.item() == math.inf
+
+
+def test_a_duration_that_is_not_a_tensor_is_refused():
+    exponential = MatrixExponential(torch.tensor([[-1.0, 1.0], [1.0, -1.0]]))
+    with pytest.raises(TypeError, match=r"sigma is 0.5, must be a tensor of durations"):
+        exponential(0.5)

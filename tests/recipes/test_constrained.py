@@ -340,3 +340,19 @@ def test_noise_without_masks_is_refused(tmp_path):
         match=r"regex='a': controls holds Constraint.* which needs masks, clusters that keep",
     ):
         drawn(run, regex="a", sampling=Sampling(steps=3))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": "(a|b)*a(a|b){24}"},
+        {"type": "array", "items": {"type": "string", "maxLength": 5000}, "maxItems": 5000},
+    ],
+)
+def test_a_schema_above_the_limits_of_the_server_is_refused(tmp_path, schema):
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps(schema))
+    with pytest.raises(
+        ValueError, match=r"json_schema=.*: the automaton of the schema is too larg"
+    ):
+        Options(run="nowhere", json_schema=path)

@@ -146,6 +146,20 @@ def test_other_graphs_of_files_are_refused_with_their_line(tmp_path, line, messa
         Graphs(str(file), slots=6).load()
 
 
+def test_a_graph_above_the_limit_is_refused_before_the_others_are_encoded(tmp_path):
+    file = tmp_path / "graphs.g6"
+    lines = [nx.to_graph6_bytes(one, header=False) for one in (PAIR, nx.path_graph(1001))]
+    file.write_bytes(b"".join(lines))
+    with pytest.raises(ValueError, match=r"line 2: 1,001 nodes are 501,502 positions, .* 31 GB"):
+        Graphs(str(file)).load()
+
+
+def test_the_memory_of_large_graphs_is_stated():
+    assert sequences_of([PAIR], Slots(180)).notes == ()
+    (note,) = sequences_of([PAIR], Slots(200)).notes
+    assert note.startswith("200 slots: about 1.2 GB for each graph of a batch in training")
+
+
 def test_the_command_that_trains_on_own_graphs_works(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     lines = [link(nx.cycle_graph(nodes)) for nodes in (3, 4, 5, 4, 3, 5)]
@@ -207,6 +221,11 @@ def test_samples_are_graphs_of_sizes_of_the_data(whole, tmp_path):
     assert part == texts[:2], "a sample does not depend on the others"
 
 
+def pairs_of(documents, row):
+    """The types of the pairs of present nodes."""
+    return documents[row][~documents.given(row)]
+
+
 def test_evaluation_measures_the_pairs_and_the_statistics(whole):
     options = Evaluation(run=str(whole.output.folder), samples=5, sampling=FOUR, replicates=1)
     result = evaluate(options, ALONE)
@@ -214,6 +233,10 @@ def test_evaluation_measures_the_pairs_and_the_statistics(whole):
     sizes = [int(data.validation[row][0]) + 1 for row in range(len(data.validation))]
     assert result["protocol"]["tokens"] == sum(n * (n - 1) // 2 for n in sizes)
     assert result["references"]["uniform"] == pytest.approx(np.log(2))
+    counts = sum(np.bincount(pairs_of(data.train, row), minlength=2) for row in range(40)) + 0.5
+    pairs = np.concatenate([pairs_of(data.validation, row) for row in range(20)])
+    unigram = -np.log(counts / counts.sum())[pairs].mean()
+    assert result["references"]["unigram"] == pytest.approx(unigram, rel=1e-5)
     assert result["by_field"].keys() == {"edge"}, "sizes, and nodes of one type, are given"
     metrics = result["samples"]["metrics"]
     assert metrics["degree_mmd"] > metrics["degree_mmd_of_train"] > 0
@@ -252,6 +275,12 @@ def test_bad_values_are_refused():
     refused_with(check_graph_file=check_graph_file, Metrics=Metrics, Path=Path)("""
         Communities(count=0) | ValueError | count=0: must be at least 1
         Communities(slots=11) | ValueError | slots=11: must be at least 12
+        Communities(slots=3000) | ValueError | slots=3000: 3,000 nodes are 4,501,501 positions,
+            4,498,500 of them pairs; one graph would take about 276 GB in training .* must be at
+            most 1,000 nodes
+        Graphs('none.g6', slots=3000) | ValueError | slots=3000: 3,000 nodes are 4,501,501
+        Graphs('none.g6', slots=1) | ValueError | slots=1: must be at least 2
+        MoleculeGraphs(slots=3000) | ValueError | slots=3000: 3,000 nodes are 4,501,501
         MoleculeGraphs(split='all') | ValueError | split='all': must be train, test
             or test_scaffolds
         graph_of('C1') | ValueError | 'C1' is not the SMILES of a molecule

@@ -326,6 +326,7 @@ def test_what_does_not_go_together_is_refused(served, fields, message):
         (b"[1]", 400, "the body must be an object of JSON"),
         (b'{"model": "run", "temperature": NaN}', 400, "NaN is not a value of JSON"),
         (b'{"model": "run", "n": 1, "n": 2}', 400, 'an object has "n" twice'),
+        (b'{"model": "run", "seed": ' + b"1" * 5000 + b"}", 400, "an integer has 5000 characters"),
         (b"[" * 100_000, 400, "the body must be JSON"),
         (b'"' + b"a" * 2**20 + b'"', 413, "the body has more than 1048576 bytes"),
         (b'{"model": "another"}', 404, "model='another': must be 'run'"),

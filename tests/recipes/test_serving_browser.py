@@ -112,3 +112,15 @@ def test_spaces_are_typed_into_the_prompt(browser):
         browser.call("Input.dispatchKeyEvent", type="keyDown", key=letter, text=letter)
         browser.call("Input.dispatchKeyEvent", type="keyUp", key=letter)
     assert browser.run("document.getElementById('prompt').value") == "a b"
+
+
+def test_nothing_is_covered_in_a_low_window(browser):
+    browser.looks("light", height=420)
+    fill(browser, prompt="The state of", key="secret", seed="3")
+    browser.click("#draw")
+    browser.until(DONE)
+    for name in ("controls", "detail"):
+        shown = f"getComputedStyle(document.getElementById('{name}')).position"
+        assert browser.run(shown) == "static"
+    browser.looks("light")
+    assert browser.run(shown) == "sticky"

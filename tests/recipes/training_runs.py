@@ -118,7 +118,6 @@ def check_resumption(whole: Recipe, again: Recipe, last: int, before: int) -> di
 class Killed(Bound):
     """Bound whose process is killed in the data of step 10, unless it began after step 0."""
 
-    fix_sizes = Bound.fix_sizes
     first = None
 
     def ahead(self, batches, step):

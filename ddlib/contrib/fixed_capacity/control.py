@@ -40,7 +40,9 @@ class FixedCapacity(Control):
             output has all.
         graph: whether the steps are recorded, in this call, as a CUDA graph: the whole step of a
             sampler with ``Guarantees.own_times`` with a constant temperature, else the call of
-            the network. On other devices a step computes the same without a graph.
+            the network. On other devices a step computes the same without a graph. A control
+            that draws random numbers by itself, without the generator of the call, must not be
+            used: this is not detected, and a graph may repeat the numbers of its first step.
 
     Raises:
         TypeError, ValueError: capacity not int or below 1, graph not bool; when sampling, more

@@ -61,7 +61,7 @@ class Truncation(Control):
         temperature = check_number(
             *_name_and_value("temperature", self.temperature, t), 0, 1e6, "in [0, 1e6]"
         )
-        top_p = check_number(*_name_and_value("top_p", self.top_p, t), 1e-9, 1, "in (0, 1]")
+        top_p = check_number(*_name_and_value("top_p", self.top_p, t), 1e-9, 1, "in [1e-9, 1]")
         if temperature == 1 and top_p == 1 and self.top_k is None and self.min_p == 0:
             return identity
         return _sharpen_by(temperature, top_p, self.top_k, self.min_p)

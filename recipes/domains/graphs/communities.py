@@ -45,6 +45,7 @@ class Communities:
             raise ValueError(f"count={self.count}: must be at least 1")
         if self.slots < 2 * SMALLEST:
             raise ValueError(f"slots={self.slots}: must be at least {2 * SMALLEST}")
+        Slots(self.slots)
 
     def load(self) -> Fielded:
         return sequences_of(self.graphs(), Slots(self.slots))

@@ -11,7 +11,7 @@ import networkx as nx
 from recipes.data.fielded import Fielded
 from recipes.data.sources.files import identity, matching, suffix, text_lines
 from recipes.domains.graphs.sequences import sequences_of
-from recipes.domains.graphs.slots import TYPE, Slots, check_graph
+from recipes.domains.graphs.slots import TYPE, Slots, check_graph, check_largest
 
 
 def _linked(values: Any) -> nx.Graph:
@@ -55,6 +55,7 @@ class Graphs:
         slots: largest number of nodes; by default that of the largest graph.
 
     Raises:
+        ValueError: fewer than two slots, or more than a network can take.
         FileNotFoundError, ValueError: on loading: no such file; a line that is not a graph; a graph
             that is directed, has several edges between two nodes or one from a node to itself, is
             larger than the slots, or has types at a part of its nodes or edges; with file and line.
@@ -62,6 +63,10 @@ class Graphs:
 
     files: str
     slots: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.slots is not None:
+            Slots(self.slots)
 
     def load(self) -> Fielded:
         graphs = dict(self._read())
@@ -90,6 +95,7 @@ class Graphs:
                         f"{name}: is not a graph in {suffix(file)}: {error}"
                     ) from error
                 check_graph(graph, name)
+                check_largest(name, len(graph))
                 yield name, graph
 
 

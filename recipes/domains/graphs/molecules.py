@@ -47,6 +47,7 @@ class MoleculeGraphs:
 
     def __post_init__(self) -> None:
         self._moses()
+        Slots(self.slots, self.atoms, BONDS)
 
     def load(self) -> Fielded:
         smiles = self._moses().smiles() if self.files is None else self._lines()

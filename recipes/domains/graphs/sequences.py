@@ -1,6 +1,6 @@
 """Sequences of graphs, with the alphabets of their positions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import networkx as nx
 import numpy as np
@@ -9,7 +9,7 @@ from recipes.data import Layout
 from recipes.data.cells import Cells
 from recipes.data.fielded import Fielded
 from recipes.data.fields import Field
-from recipes.domains.graphs.slots import EDGE, NODE, SIZE, Slots
+from recipes.domains.graphs.slots import EDGE, NODE, SIZE, Slots, training_memory
 
 
 def sequences_of(
@@ -43,8 +43,19 @@ def sequences_of(
         names=slots.names,
         present_from=tuple(slots.present_from.tolist()),
         given=list(slots.given(ids)),
+        notes=tuple(_remarks(slots.count)),
         recipe="graphs communities",
     )
+
+
+def _remarks(count: int) -> Iterator[str]:
+    """Yield the memory of training, where it is 1 GB or more for each graph."""
+    memory = training_memory(count)
+    if memory >= 1:
+        yield (
+            f"{count} slots: about {memory:.1f} GB for each graph of a batch in training at full "
+            "size; --estimate 1 behind a recipe measures it"
+        )
 
 
 def is_graphs(layout: Layout) -> bool:

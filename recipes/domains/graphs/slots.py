@@ -15,6 +15,34 @@ TYPE = "type"
 SIZE, NODE, EDGE = "size", "node", "edge"
 """Names of the fields, in the order of their positions."""
 
+MOST = 1000
+"""Largest number of slots."""
+_BYTES = 15 * 4 * 64 * 8
+"""Measured bytes of one graph in training, over the square of the number of slots: 15 float32
+matrices in each of 8 blocks with 64 features of a pair, the full size of ``recipes.graphs``.
+"""
+
+
+def training_memory(count: int) -> float:
+    """Return about the GB that one graph of ``count`` slots takes in training at full size."""
+    return _BYTES * count**2 / 1e9
+
+
+def check_largest(name: str, count: int) -> None:
+    """Raise ValueError for more slots than ``MOST``, with the memory that they would take.
+
+    Args:
+        name: name of the graph or of the argument, for messages.
+        count: number of slots.
+    """
+    if count > MOST:
+        pairs = count * (count - 1) // 2
+        raise ValueError(
+            f"{name}: {count:,} nodes are {1 + count + pairs:,} positions, {pairs:,} of them "
+            f"pairs; one graph would take about {training_memory(count):,.0f} GB in training "
+            f"(8 blocks, 64 features of a pair); must be at most {MOST:,} nodes"
+        )
+
 
 @dataclass(frozen=True)
 class Slots:
@@ -30,7 +58,8 @@ class Slots:
         edge_types: names of the types of edges; one where edges have no types.
 
     Raises:
-        ValueError: fewer than two slots, no type, a type that occurs twice or is "none".
+        ValueError: fewer than two slots or more than ``MOST``, no type, a type that occurs twice
+            or is "none".
     """
 
     count: int
@@ -40,6 +69,7 @@ class Slots:
     def __post_init__(self) -> None:
         if self.count < 2:
             raise ValueError(f"slots={self.count}: must be at least 2, a pair of nodes")
+        check_largest(f"slots={self.count}", self.count)
         for name, types in (("node_types", self.node_types), ("edge_types", self.edge_types)):
             if not types or len(set(types)) < len(types) or NONE in types:
                 raise ValueError(f"{name}={tuple(types)}: must be distinct names, none is {NONE!r}")

@@ -48,6 +48,10 @@ class Objective(dd.parts.Part):
 
     unit: ClassVar[str] = "nats/token"
     """Unit of the loss in messages."""
+    fixed_sizes: ClassVar[bool] = False
+    """Whether the loss computes in fixed sizes after ``fix_sizes``, so that a step can be a graph.
+    A class with another loss than its base states it again.
+    """
     setting: Setting
     """Objects of the run, from ``begin`` on."""
 
@@ -114,7 +118,7 @@ class Objective(dd.parts.Part):
         """Return a micro-batch whose loss computes in sizes that do not depend on its states, for
         ``hardware.graph: step``.
 
-        A class with its own loss states it again. It must draw nothing in Python, and read no
+        For a class with ``fixed_sizes``. It must draw nothing in Python, and read no
         value of the device.
         """
         return noisy

@@ -176,6 +176,8 @@ class Bound(Objective):
     def prepare(self, batches: list[Any], step: int) -> list[NoisyBatch]:
         return batches
 
+    fixed_sizes = True
+
     def fix_sizes(self, noisy: NoisyBatch) -> NoisyBatch:
         return self.plan(noisy, whole=True)
 

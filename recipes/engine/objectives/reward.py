@@ -12,6 +12,7 @@ from torch import Tensor
 import ddlib as dd
 from ddlib import registry
 from ddlib.processes import ForwardProcess
+from ddlib.rewards import LARGEST_REWARD
 from ddlib.typing import implements
 from recipes.config import Recipe, at_least
 from recipes.data import Batch
@@ -30,10 +31,6 @@ reward of their groups, -log p of the path, and divergences.
 
 _CLIPPED = ("draws", "clipped")
 """Sums over the draws of a step: their number, and those whose ratio is clipped."""
-
-
-_LARGEST = 1e9
-"""Largest absolute value of a reward, as in ``dd.reward_loss``."""
 
 _PATIENCE = 20
 """Steps with equal rewards in every group after which the user is warned."""
@@ -343,12 +340,13 @@ class Reward(Objective):
                 f"{len(tokens)} rewards, one for each row of tokens"
             )
         values = values.to(tokens.device, torch.float64)
-        bad = (~(values.abs() <= _LARGEST)).nonzero()
+        bad = (~(values.abs() <= LARGEST_REWARD)).nonzero()
         if len(bad):
             row = int(bad[0])
             raise ValueError(
                 f"loss.reward={self.reward}: the reward of a sample is {float(values[row])}, must "
-                f"be in [-{_LARGEST:g}, {_LARGEST:g}]; its tokens are {tokens[row].tolist()}"
+                f"be in [-{LARGEST_REWARD:g}, {LARGEST_REWARD:g}]; its tokens are "
+                f"{tokens[row].tolist()}"
             )
         return values
 

@@ -1,20 +1,20 @@
-"""Limits of JSON schemas from requests: each is converted in a process of its own first.
+"""Limits of JSON schemas: each is converted in a process of its own first.
 
 A pattern of twenty characters may have an automaton of a million states, and nothing in a process
 can stop its construction. The other process makes the same conversion with a limit of time and of
-memory. It reads the schema and the vocabulary from its input, and prints the number of transitions.
+memory. It reads name, schema and tokens from its input, and prints the number of transitions.
 """
 
 import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from recipes.generation.patterns import schema_pattern, tokens_by_piece, transitions_of
+from recipes.generation.patterns import schema_pattern, transitions_of
 
-NAME = "response_format"
 CHARACTERS = 16_384
 """Largest size of a schema as JSON."""
 TRANSITIONS = 2**21
@@ -25,17 +25,13 @@ MEMORY = 2**30
 """Bytes of memory of the conversion."""
 
 
-def write_vocabulary(pieces: Mapping[int, bytes]) -> str:
-    """Return the bytes of each token in the form that ``check_schema`` takes."""
-    return json.dumps({piece.hex(): tokens for piece, tokens in tokens_by_piece(pieces).items()})
-
-
-def check_schema(schema: Mapping[str, Any], vocabulary: str) -> None:
+def check_schema(name: str, schema: Any, tokens: Mapping[bytes, list[int]]) -> None:
     """Check that a schema can be converted within the limits.
 
     Args:
+        name: name of the schema, for messages.
         schema: the schema.
-        vocabulary: see ``write_vocabulary``.
+        tokens: the tokens of each sequence of bytes.
 
     Raises:
         ValueError: it cannot, or it is not one that is supported.
@@ -43,43 +39,45 @@ def check_schema(schema: Mapping[str, Any], vocabulary: str) -> None:
     text = json.dumps(schema)
     if len(text) > CHARACTERS:
         raise ValueError(
-            f"{NAME}: the schema has {len(text)} characters, must have at most {CHARACTERS}"
+            f"{name}: the schema has {len(text)} characters, must have at most {CHARACTERS}"
         )
-    command = [sys.executable, "-m", "recipes.serving.limits"]
+    vocabulary = {piece.hex(): numbers for piece, numbers in tokens.items()}
+    command = [sys.executable, "-m", "recipes.generation.limits"]
     try:
         child = subprocess.run(
             command,
-            input=f"[{text}, {vocabulary}]",
+            input=json.dumps([name, schema, vocabulary]),
             capture_output=True,
             text=True,
             timeout=3 * SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ValueError(_too_large()) from None
+        raise ValueError(_too_large(name)) from None
     if child.returncode == 2:
         raise ValueError(child.stdout)
     if child.returncode != 0 or int(child.stdout) > TRANSITIONS:
-        raise ValueError(_too_large())
+        raise ValueError(_too_large(name))
 
 
-def _too_large() -> str:
+def _too_large(name: str) -> str:
     return (
-        f"{NAME}: the automaton of the schema is too large, must have at most {TRANSITIONS} "
+        f"{name}: the automaton of the schema is too large, must have at most {TRANSITIONS} "
         f"transitions and be made in {SECONDS} seconds; bound its patterns, lengths and nesting"
     )
 
 
 def main() -> int:
-    import resource  # not on Windows
+    with suppress(ModuleNotFoundError):  # on Windows, where the time of the caller is the limit
+        import resource
 
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    schema, vocabulary = json.load(sys.stdin)
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    name, schema, vocabulary = json.load(sys.stdin)
     tokens = {bytes.fromhex(piece): numbers for piece, numbers in vocabulary.items()}
     size = max(chain(*tokens.values()), default=0) + 1
     try:
-        transitions, *_ = transitions_of(NAME, schema_pattern(NAME, schema), tokens, size)
+        transitions, *_ = transitions_of(name, schema_pattern(name, schema), tokens, size)
     except (ValueError, ModuleNotFoundError) as error:
         print(error, end="")
         return 2
