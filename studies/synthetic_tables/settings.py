@@ -34,12 +34,15 @@ class Stage:
     seeds: Sequence[int] = SEEDS
 
 
+LONG = (EPOCHS, AS_LONG, AS_OFTEN)
 STAGES = (
     Stage(("diamonds", "bikes"), ARMS),
-    Stage(("health",), ARMS),
-    Stage(("bikes",), (EPOCHS, AS_LONG, AS_OFTEN)),
-    Stage(("health",), (EPOCHS, AS_LONG, AS_OFTEN), seeds=(0,)),
+    Stage(("health",), ARMS, seeds=(0,)),
+    Stage(("bikes",), LONG, seeds=(0,)),
     Stage(("diamonds",), (EPOCHS, AS_LONG), seeds=(0,)),
+    Stage(("health",), ARMS, seeds=(1, 2)),
+    Stage(("health",), LONG, seeds=(0,)),
+    Stage(("bikes",), LONG, seeds=(1, 2)),
 )
 
 
