@@ -37,8 +37,8 @@ class Stage:
 LONG = (EPOCHS, AS_LONG, AS_OFTEN)
 STAGES = (
     Stage(("diamonds", "bikes"), ARMS),
-    Stage(("health",), ARMS, seeds=(0,)),
     Stage(("bikes",), LONG, seeds=(0,)),
+    Stage(("health",), ARMS, seeds=(0,)),
     Stage(("diamonds",), (EPOCHS, AS_LONG), seeds=(0,)),
     Stage(("health",), ARMS, seeds=(1, 2)),
     Stage(("health",), LONG, seeds=(0,)),
