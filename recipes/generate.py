@@ -164,6 +164,8 @@ class Options:
                 f"out={self.out}: must end in {JSON[0]}, or for a model of symbols in "
                 f"{', '.join((*SUFFIXES, *TABULAR))}"
             )
+        if self.given is not None and not self.given.strip():
+            raise ValueError("given='': states no value, must be NAME=VALUE; leave it out for none")
         if self.given is not None and self.impute is not None:
             raise ValueError(f"impute={self.impute}: not with given={self.given!r}, choose one")
         if texts and self.prompts is not None:

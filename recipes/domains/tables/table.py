@@ -1,5 +1,7 @@
 """Rows of a table as sequences: a field, and a position, for each column."""
 
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,11 +11,30 @@ from recipes.data.fielded import Fielded
 from recipes.data.fields import Field
 from recipes.data.packaged import content_hash
 from recipes.data.sequences import Sequences
-from recipes.domains.tables.reading import Column, identity_of, read_columns
-from recipes.domains.tables.schema import ColumnSchema, Schema, fit, propose, schema_file, tokens
+from recipes.domains.tables.reading import (
+    Column,
+    check_header,
+    identity_of,
+    numbers_as_names,
+    read_columns,
+)
+from recipes.domains.tables.schema import (
+    ColumnSchema,
+    Schema,
+    fit,
+    propose,
+    reason_to_ignore,
+    schema_file,
+    tokens,
+)
 
 SCHEMA = "schema.yaml"
 """File of a prepared folder with the schema of its table."""
+
+MARKS = ("?", "-", ".", "unknown")
+"""Texts that are often meant as missing values."""
+
+DATE = re.compile(r"\d{4}-\d\d?-\d\d?([ T]|$)|\d\d?[./-]\d\d?[./-]\d{2,4}([ T]|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +73,19 @@ class Table:
         schema: YAML or JSON file of columns; without it one is proposed, and written into the
             folder as schema.yaml.
         missing: texts of missing values, besides empty fields, NA and NaN; without a schema.
+        names: names of the columns, for .csv and .tsv whose first line is a row.
 
     Raises:
         FileNotFoundError, ModuleNotFoundError, ValueError: on loading, with file, column and row:
-            no such file; a column that mixes numbers and texts, that the schema lacks or that the
-            table lacks; a value that is not in the schema.
+            no such file; a first line that is like a row, without names; a column that mixes
+            numbers and texts, that the schema lacks or that the table lacks; a value that is not
+            in the schema.
     """
 
     files: str
     schema: str | None = None
     missing: list[str] | None = None
+    names: list[str] | None = None
 
     def __post_init__(self) -> None:
         if self.schema is not None and self.missing is not None:
@@ -72,7 +96,10 @@ class Table:
     def load(self) -> Rows:
         stated = None if self.schema is None else Schema.read(self.schema)
         absent = (self.missing or ()) if stated is None else stated.missing
-        columns = read_columns(self.files, absent)
+        names = self.names or ()
+        columns = read_columns(self.files, absent, names)
+        if stated is None and not names:
+            check_header(self.files, columns)
         schema = propose(columns, absent) if stated is None else stated
         self._check(schema, columns)
         modelled = {
@@ -86,7 +113,7 @@ class Table:
             list(modelled),
             columns=columns,
             schema=schema,
-            notes=_notes(schema, fields, proposed=stated is None),
+            notes=self._notes(schema, columns, fields),
         )
 
     def identity(self) -> dict[str, str]:
@@ -94,6 +121,29 @@ class Table:
         if self.schema is not None:
             content["schema"] = content_hash(schema_file(self.schema))
         return content
+
+    def _notes(
+        self, schema: Schema, columns: Mapping[str, Column], fields: Sequence[Field]
+    ) -> tuple[str, ...]:
+        """Return remarks on the schema, on the first line, and on each column."""
+        edit = f"proposed; edit the folder's {SCHEMA} and pass it by --schema to change it"
+        notes = [f"schema: {edit if self.schema is None else 'as given'}"]
+        numbers = [] if self.names else numbers_as_names(self.files, columns)
+        if numbers and self.schema is None:
+            notes.append(
+                f"names of columns in the first line are numbers, {', '.join(numbers[:3])}; if it "
+                "is a row, state the names by --names A B C"
+            )
+        by_name = {one.name: one for one in fields}
+        for name, one in schema.columns.items():
+            column = columns[name]
+            if name in by_name:
+                remark = _note(column, one, by_name[name])
+            else:
+                reason = reason_to_ignore(column)
+                remark = f"ignored{': ' * bool(reason)}{reason}"
+            notes.append(f"column {name}: {remark}")
+        return tuple(notes)
 
     def _check(self, schema: Schema, columns: Mapping[str, Column]) -> None:
         """Raise ValueError unless schema and table have the same columns."""
@@ -109,24 +159,29 @@ class Table:
                 )
 
 
-def _notes(schema: Schema, fields: Sequence[Field], proposed: bool) -> tuple[str, ...]:
-    """Return a remark on each column, and one on the schema."""
-    by_name = {one.name: one for one in fields}
-    notes = [_note(name, one, by_name.get(name)) for name, one in schema.columns.items()]
-    origin = f"proposed; edit the folder's {SCHEMA} and pass it by --schema to change it"
-    return (f"schema: {origin if proposed else 'as given'}", *notes)
+def _note(column: Column, schema: ColumnSchema, field: Field) -> str:
+    """Return a remark on a column of the model."""
+    noise = schema.process if isinstance(schema.process, str) else "process of the schema"
+    missing = ", some missing" if field.may_miss else ""
+    return f"{_values(column, field)}{missing}; {noise}"
 
 
-def _note(name: str, schema: ColumnSchema, field: Field | None) -> str:
-    if field is None:
-        return f"column {name}: ignored"
+def _values(column: Column, field: Field) -> str:
     count = len(field.symbols) - field.may_miss
-    what = f"{count} categories"
+    if count == 1:
+        return f"a single value, {field.symbols[0]!r}"
     if field.cells is not None:
         low, high = field.cells.quantiles[0][0], field.cells.quantiles[-1][-1]
         exact = all(len(cell) == 1 for cell in field.cells.quantiles)
         cells = "values, each a token" if exact else "cells"
-        what = f"numbers {field.cells.text(low)} to {field.cells.text(high)} in {count} {cells}"
-    noise = schema.process if isinstance(schema.process, str) else "process of the schema"
-    missing = ", some missing" if field.may_miss else ""
-    return f"column {name}: {what}{missing}; {noise}"
+        return f"numbers {field.cells.text(low)} to {field.cells.text(high)} in {count} {cells}"
+    texts = column.categories
+    once = sum(rows == 1 for rows in texts.values())
+    rare = f", {once:,} of them in a single row" if once > count / 2 else ""
+    dates = " that look like dates, without an order" if all(map(DATE.match, texts)) else ""
+    marks = "".join(
+        f", one is {mark!r} (missing values by --missing {shlex.quote(mark)})"
+        for mark in MARKS
+        if mark in texts
+    )
+    return f"{count:,} categories{dates}{rare}{marks}"
