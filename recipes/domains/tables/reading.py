@@ -30,7 +30,7 @@ ABSENT = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "null", "NULL", 
 DELIMITERS = ",;\t|"
 """Delimiters that a file may have in place of that of its suffix."""
 
-NAMELESS = "; if the first line is a row, state the names of the columns by names (--names A B C)"
+NAMELESS = "; if the first line is a row, state the names by columns (--columns A B C)"
 """End of messages on names."""
 
 ROWNAMES = "rownames"
@@ -174,7 +174,7 @@ def check_header(files: str, columns: Mapping[str, Column]) -> None:
         first = ", ".join(map(repr, columns))
         raise ValueError(
             f"{files}: the first line, {first[:60]}{'...' * (len(first) > 60)}, looks like a row, "
-            "not like names of columns: state the names by names (--names A B C), also if they "
+            "not like names of columns: state the names by columns (--columns A B C), also if they "
             "are those of the first line"
         )
 
@@ -218,7 +218,7 @@ def _read(file: Path, names: Sequence[str]) -> "pd.DataFrame":
 
 def _check_unnamed(files: str, names: Sequence[str]) -> None:
     if names:
-        raise ValueError(f"names={list(names)}: only for .csv and .tsv, {files} has names")
+        raise ValueError(f"columns={list(names)}: only for .csv and .tsv, {files} has names")
 
 
 def _read_texts(file: Path, delimiter: str, names: Sequence[str]) -> "pd.DataFrame":
@@ -253,11 +253,11 @@ def _read_texts(file: Path, delimiter: str, names: Sequence[str]) -> "pd.DataFra
         return pd.DataFrame(rows[1:], columns=rows[0], dtype=object)
     if len(names) != len(rows[0]):
         raise ValueError(
-            f"names={list(names)}: has {len(names)}, must have {len(rows[0])}, one for each column "
-            f"of {file}"
+            f"columns={list(names)}: has {len(names)}, must have {len(rows[0])}, one for each "
+            f"column of {file}"
         )
     if len({*names}) < len(names) or "" in names:
-        raise ValueError(f"names={list(names)}: must be different, and none empty")
+        raise ValueError(f"columns={list(names)}: must be different, and none empty")
     named = rows[0] == [*names]
     return pd.DataFrame(rows[named:], columns=[*names], dtype=object)
 

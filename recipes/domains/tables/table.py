@@ -73,11 +73,11 @@ class Table:
         schema: YAML or JSON file of columns; without it one is proposed, and written into the
             folder as schema.yaml.
         missing: texts of missing values, besides empty fields, NA and NaN; without a schema.
-        names: names of the columns, for .csv and .tsv whose first line is a row.
+        columns: names of the columns, for .csv and .tsv whose first line is a row.
 
     Raises:
         FileNotFoundError, ModuleNotFoundError, ValueError: on loading, with file, column and row:
-            no such file; a first line that is like a row, without names; a column that mixes
+            no such file; a first line that is like a row, without ``columns``; a column that mixes
             numbers and texts, that the schema lacks or that the table lacks; a value that is not
             in the schema.
     """
@@ -85,7 +85,7 @@ class Table:
     files: str
     schema: str | None = None
     missing: list[str] | None = None
-    names: list[str] | None = None
+    columns: list[str] | None = None
 
     def __post_init__(self) -> None:
         if self.schema is not None and self.missing is not None:
@@ -96,9 +96,8 @@ class Table:
     def load(self) -> Rows:
         stated = None if self.schema is None else Schema.read(self.schema)
         absent = (self.missing or ()) if stated is None else stated.missing
-        names = self.names or ()
-        columns = read_columns(self.files, absent, names)
-        if stated is None and not names:
+        columns = read_columns(self.files, absent, self.columns or ())
+        if stated is None and not self.columns:
             check_header(self.files, columns)
         schema = propose(columns, absent) if stated is None else stated
         self._check(schema, columns)
@@ -128,11 +127,11 @@ class Table:
         """Return remarks on the schema, on the first line, and on each column."""
         edit = f"proposed; edit the folder's {SCHEMA} and pass it by --schema to change it"
         notes = [f"schema: {edit if self.schema is None else 'as given'}"]
-        numbers = [] if self.names else numbers_as_names(self.files, columns)
+        numbers = [] if self.columns else numbers_as_names(self.files, columns)
         if numbers and self.schema is None:
             notes.append(
                 f"names of columns in the first line are numbers, {', '.join(numbers[:3])}; if it "
-                "is a row, state the names by --names A B C"
+                "is a row, state the names by --columns A B C"
             )
         by_name = {one.name: one for one in fields}
         for name, one in schema.columns.items():
