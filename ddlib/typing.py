@@ -155,8 +155,10 @@ class SplitDenoiser(Protocol):
         ...
 
     def output_weights(self) -> tuple[Tensor, Tensor | None]:
-        """Return the output layer's matrix (V, D) and bias (V,), tokens in the tokenizer's
-        order.
+        """Return the output layer's matrix (V, D) and bias (V,), tokens in the tokenizer's order.
+
+        For a product also (N, D) and (N,), with the tokens of each field in the order of the
+        fields.
         """
         ...
 

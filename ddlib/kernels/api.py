@@ -1,7 +1,7 @@
 """Hidden states with an output layer: losses that compute only the logits they depend on."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -9,17 +9,20 @@ from torch import Tensor
 
 from ddlib.kernels.dispatch import LossPlan, plan
 from ddlib.kernels.fused import (
-    Block,
     FlatBatch,
     Layer,
-    LossPart,
     Observer,
     PerTokenLoss,
     SummedLoss,
 )
 from ddlib.kernels.planned import PlannedLoss
 from ddlib.objective.training import LossInputs, Output
-from ddlib.parameterization.logits import Parameterization, TokenLogits, layout_of
+from ddlib.parameterization.logits import (
+    Parameterization,
+    TokenLogits,
+    layout_of,
+    num_columns,
+)
 from ddlib.parameterization.tree_softmax import Children, has_tree
 from ddlib.processes import ForwardProcess
 from ddlib.typing import PerToken, SplitDenoiser
@@ -57,7 +60,9 @@ class Hidden(Output):
     """(B, L, D) inputs of the output layer."""
     weight: Float[Tensor, "K D"]
     """(V, D) matrix of the output layer, tokens in the tokenizer's order; for child logits (S - 1,
-    D), a row for every state but the root, or rows as given by ``Children.rows``.
+    D), a row for every state but the root, or rows as given by ``Children.rows``. For a product
+    (N, D), a row for every token of every field, in the order of the fields; or (V, D), rows that
+    all fields share.
     """
     bias: Float[Tensor, "K"] | None = None
     """(V,) bias of the output layer; one entry per row of ``weight``."""
@@ -92,7 +97,7 @@ class Hidden(Output):
     @disable_compile
     def losses(self, inputs: LossInputs) -> PerToken:
         rows, layer, dtype = self._batch(inputs)
-        blocks, scale = self._plan(inputs, rows, dtype or layer.hidden.dtype)
+        blocks, scale = self._plan(inputs, dtype or layer.hidden.dtype)
         values: Tensor = PerTokenLoss.apply(blocks, rows, self.chunk, dtype, *layer)
         values = values * scale.to(values.dtype)
         if inputs.weight is not None:
@@ -119,11 +124,9 @@ class Hidden(Output):
         self, inputs: LossInputs, factor: Callable[[Tensor], Tensor]
     ) -> tuple[Float[Tensor, ""], PerToken]:
         rows, layer, dtype = self._batch(inputs)
-        parts, weight = self._plan(inputs, rows, dtype or layer.hidden.dtype)
-        blocks: list[LossPart] = [
-            replace(part, observe=self.observe) if isinstance(part, Block) else part
-            for part in parts
-        ]
+        blocks, weight = self._plan(inputs, dtype or layer.hidden.dtype)
+        if self.observe is not None:
+            blocks = [block.observed(self.observe) for block in blocks]
         if inputs.weight is not None:
             weight = weight * inputs.weight.to(rows.t.dtype).expand_as(inputs.x).flatten()
         if inputs.mask is not None:
@@ -131,10 +134,10 @@ class Hidden(Output):
         result, values = SummedLoss.apply(blocks, rows, self.chunk, dtype, factor(weight), *layer)
         return result, (values * weight.to(values.dtype)).view_as(inputs.x)
 
-    def _plan(self, inputs: LossInputs, rows: FlatBatch, dtype: torch.dtype) -> LossPlan:
+    def _plan(self, inputs: LossInputs, dtype: torch.dtype) -> LossPlan:
         if self.planned is not None and self.planned.fits(inputs, dtype):
             return self.planned.parts
-        return plan(inputs.process, rows, inputs.options, dtype)
+        return plan(inputs.process, inputs.x, inputs.z, inputs.t, inputs.options, dtype)
 
     def _batch(self, inputs: LossInputs) -> tuple[FlatBatch, Layer, torch.dtype | None]:
         """Check the states and the layer, and flatten the batch.
@@ -171,7 +174,7 @@ def _check_layer(
     bias: Tensor | None,
     dim: int,
 ) -> None:
-    size = process.vocab_size
+    size = num_columns(process, len(weight))
     rule = "(V, D)"
     seems = ""
     if isinstance(layout, Children):

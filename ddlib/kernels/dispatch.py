@@ -4,24 +4,26 @@ A process class names its rule.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.hierarchies import Map
 from ddlib.kernels import gpu, sibling_loss, subset_logsumexp
 from ddlib.kernels.cluster_mass import Statistics
-from ddlib.kernels.fused import Block, Dense, FlatBatch, LossPart
+from ddlib.kernels.fused import Block, Component, Dense, FlatBatch, LossPart
 from ddlib.kernels.uniform_noise import Evidence
 from ddlib.objective.training import LossOptions
 from ddlib.parameterization.logits import layout_of
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, Hierarchical
 from ddlib.processes.interpolating import Interpolating
-from ddlib.weightings import loss_weights
+from ddlib.typing import Times, Tokens
+from ddlib.weightings import Weighting, loss_weights
 
 
 class LossPlan(NamedTuple):
@@ -42,17 +44,76 @@ FIXED_RULES: dict[str, Rule] = {}
 
 def plan(
     process: ForwardProcess,
-    rows: FlatBatch,
+    x: Tokens,
+    z: Tokens,
+    t: Times,
     options: LossOptions,
     dtype: torch.dtype,
     whole: bool = False,
 ) -> LossPlan:
-    """Return the plan for a batch whose hidden states have ``dtype``, by the rule of the process's
-    class.
+    """Return the plan for a batch whose hidden states have ``dtype``.
+
+    The plan of a process of several components has that of each of them, at its positions; child
+    logits are those of one tree over all positions. With ``whole`` the sizes of the plan do not
+    depend on the states.
+    """
+    components = process.components
+    if isinstance(layout_of(process, options.parameterization), Children):
+        return _of_one(process, FlatBatch.of(x, z, t), options, dtype, whole)
+    if len(components) == 1:
+        return _of_one(components[0].process, FlatBatch.of(x, z, t), options, dtype, whole)
+    row = torch.arange(x.numel(), device=x.device).view_as(x)
+    parts = list[LossPart]()
+    weight = torch.zeros(x.numel(), dtype=torch.float64, device=x.device)
+    for k, place in process.places(z):
+        component = components[k]
+        index = place.take(row).flatten()
+        states = place.take(z) - component.first_state
+        rows = FlatBatch.of(place.take(x), states, place.take(t))
+        weighting = options.weighting
+        if weighting is not None:
+            weighting = _WeightingOfComponent(weighting, process, component.first_state)
+        own = replace(options, weighting=weighting)
+        blocks, factors = _of_one(component.process, rows, own, dtype, whole)
+        parts.append(Component(process, k, index, rows, blocks))
+        weight = weight.index_copy(0, index, factors)
+    return LossPlan(parts, weight)
+
+
+class _WeightingOfComponent(Weighting):
+    """Weighting of a process at the positions of a component, whose states count from 0."""
+
+    def __init__(self, weighting: Weighting, process: ForwardProcess, first_state: int) -> None:
+        self.weighting = weighting
+        self.process = process
+        self.first_state = first_state
+
+    @property
+    def bound(self) -> bool:
+        return self.weighting.bound
+
+    def __call__(
+        self,
+        process: ForwardProcess,
+        weight: Float64[Tensor, "B L"],
+        x: Tokens,
+        z: Tokens,
+        t: Times,
+    ) -> Float64[Tensor, "B L"]:
+        return self.weighting(self.process, weight, x, z + self.first_state, t)
+
+
+def _of_one(
+    process: ForwardProcess,
+    rows: FlatBatch,
+    options: LossOptions,
+    dtype: torch.dtype,
+    whole: bool,
+) -> LossPlan:
+    """Return the plan for rows of one process, by the rule of its class.
 
     The rule is that of the first class in the method resolution order that states ``fused`` in its
-    body. It does not hold for a subclass that overrides the loss and does not state it again. With
-    ``whole`` the sizes of the plan do not depend on the states.
+    body. It does not hold for a subclass that overrides the loss and does not state it again.
     """
     rules = FIXED_RULES if whole else RULES
     methods = {

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ddlib.kernels.dispatch import LossPlan, plan
-from ddlib.kernels.fused import FlatBatch
 from ddlib.objective.training import LossInputs, LossOptions, Mode
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
@@ -77,7 +76,7 @@ class PlannedLoss:
         """
         options = LossOptions(weighting, mode, parameterization)
         LossInputs.of(process, x, z, t, options, None, None)
-        parts = plan(process, FlatBatch.of(x, z, t), options, dtype, whole)
+        parts = plan(process, x, z, t, options, dtype, whole)
         for part in parts.blocks:
             part.read()
         batch = (x, z, t)

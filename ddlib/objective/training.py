@@ -12,7 +12,7 @@ from ddlib.objective.given import check_held, free_positions
 from ddlib.paces import Draw
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess, unsqueeze_times
-from ddlib.processes.base import check_process
+from ddlib.processes.base import Component, check_process
 from ddlib.typing import GivenTokens, Logits, PaddingMask, PerToken, Times, Tokens
 from ddlib.utils.validation import check_mask, check_number, require, visible
 from ddlib.weightings import Weighting, loss_weights
@@ -40,14 +40,16 @@ def check_mode(process: ForwardProcess, mode: Mode) -> None:
             f"mode is {mode!r}, which {type(process).__name__} does not have, must be {listed}"
         )
     if not isinstance(mode, str):
-        _check_factors(mode, len(process.levels) - 1)
+        for component in process.components:
+            _check_factors(mode, component)
 
 
-def _check_factors(factors: Sequence[float], depth: int) -> None:
+def _check_factors(factors: Sequence[float], component: Component) -> None:
+    depth = len(component.process.levels) - 1
     require(
         len(factors) == depth,
-        f"mode has {len(factors)} factors, must have {depth}: one per edge, that above the tokens "
-        "first",
+        f"mode has {len(factors)} factors, must have {depth}: {component.label}one per edge, that "
+        "above the tokens first",
     )
     values = [check_number(f"mode[{i}]", v, 0, 1e6, "in [0, 1e6]") for i, v in enumerate(factors)]
     require(

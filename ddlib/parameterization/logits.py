@@ -12,6 +12,7 @@ determine a distribution over tokens (``ddlib.parameterization.tree_softmax``).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar
 
 import torch
@@ -96,15 +97,38 @@ def layout_of(
     return parameterization
 
 
+def token_columns(process: ForwardProcess, width: int) -> list[slice]:
+    """Return the logits of each component's tokens, by their columns.
+
+    Args:
+        process: the forward process.
+        width: number of columns: of the largest alphabet, which the components share, or of the
+            tokens of all components, one after the other.
+    """
+    sizes = [each.process.vocab_size for each in process.components]
+    starts = [0] * len(sizes) if width <= process.vocab_size else accumulate([0, *sizes[:-1]])
+    return [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+
+
+def num_columns(process: ForwardProcess, width: int) -> int:
+    """Return the number of columns that logits, or rows that an output layer, of ``width`` must
+    have: the number of the tokens of all components if it is that, else of the largest alphabet.
+    """
+    total = sum(each.process.vocab_size for each in process.components)
+    return total if width == total else process.vocab_size
+
+
 def check_columns(
     process: ForwardProcess, layout: Children | TokenLogits, logits: Tensor, shape: Sequence[int]
 ) -> None:
-    """Raise TypeError or ValueError unless ``logits`` is floating point of shape (B, L, V), or (B,
-    L, S - 1).
+    """Raise TypeError or ValueError unless ``logits`` is floating point of shape (B, L, V), (B, L,
+    N) with the tokens of all components of the process, or (B, L, S - 1).
     """
-    check_logits(
-        logits, shape, process.vocab_size, layout.columns if isinstance(layout, Children) else None
-    )
+    if isinstance(layout, Children):
+        check_logits(logits, shape, process.vocab_size, layout.columns)
+    else:
+        width = logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim else 0
+        check_logits(logits, shape, num_columns(process, width))
 
 
 def cavity_logits(
@@ -153,7 +177,9 @@ def to_cavity(
     return _CONVERSIONS[layout.parameterization](process, logits, z, t)
 
 
-def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Times) -> Logits:
+def posterior_logits(
+    process: ForwardProcess, logits: Float[Tensor, "B L K"], z: Tokens, t: Times
+) -> Logits:
     """Return the log of ``cavity * q_t(z|.)``, unnormalised: -inf at tokens from which ``z`` never
     comes.
 
@@ -161,7 +187,7 @@ def posterior_logits(process: ForwardProcess, logits: Logits, z: Tokens, t: Time
         TypeError, ValueError: as ``cavity_logits``; states or times out of range.
     """
     process.check_inputs(z=z, t=t)
-    check_logits(logits, z.shape, process.vocab_size)
+    check_columns(process, TokenLogits("cavity"), logits, z.shape)
     logits = process.restrict_logits(logits, z)
     check_finite(logits)
     log_evidence = process.token_evidence(z, t).log()

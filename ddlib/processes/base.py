@@ -1,13 +1,13 @@
 """Base class of all forward processes: two abstract methods, and defaults that follow from them."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from inspect import signature
 from itertools import islice
 from typing import ClassVar, NamedTuple, Self
 
 import torch
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -26,6 +26,7 @@ from ddlib.processes.broadcasting import (
     unsqueeze_times,
 )
 from ddlib.processes.integrand import dense_integrand
+from ddlib.processes.places import Everywhere, Place
 from ddlib.schedules import Schedule
 from ddlib.schedules.base import breaks
 from ddlib.times import Tabulated, TimeDensity
@@ -228,6 +229,10 @@ class ForwardProcess(Float64Module, Part):
         """Number of the component of each state, of the shape of z."""
         return torch.zeros_like(z)
 
+    def places(self, z: Int64[Tensor, "B L"]) -> Iterator[tuple[int, Place]]:
+        """Yield the number and the positions of each component that occurs in a batch of states."""
+        yield 0, Everywhere()
+
     def at_positions(self, positions: slice) -> Self:
         """Return the process of some positions of its sequences."""
         return self
@@ -242,10 +247,11 @@ class ForwardProcess(Float64Module, Part):
         """Tokens of clean states, inverse of ``tokens_as_states``; any token at other states."""
         return z.clamp_max(self.vocab_size - 1)
 
-    def restrict_logits(self, logits: Logits, z: Tokens) -> Logits:
+    def restrict_logits(self, logits: Float[Tensor, "B L K"], z: Tokens) -> Logits:
         """Return logits (B, L, V) with -inf at entries beyond the tokens of the position.
 
-        The position is that of the state ``z``. Without fields all entries are tokens.
+        The position is that of the state ``z``. Logits of the tokens of all fields, (B, L, N), are
+        replaced by those of the position. Without fields all entries are tokens.
         """
         return logits
 

@@ -43,8 +43,9 @@ class Product(Fielded):
     ``x`` holds the ids of each position's own alphabet, 0..V_f - 1. ``z`` holds the states of its
     process plus an offset, so that no two fields share a state: a clean token is the state
     ``tokens_as_states(x)``. Logits are (B, L, V) with V the largest alphabet; entries beyond the
-    alphabet of a position, any finite numbers or -inf, are ignored. ``num_states`` is the number of
-    states of all fields together.
+    alphabet of a position, any finite numbers or -inf, are ignored. Or they are (B, L, N), those of
+    the tokens of all fields, one after the other: of an output layer for each field.
+    ``num_states`` is the number of states of all fields together.
 
     All fields share the times: one per sequence, or one per position by a pace. Equal processes,
     and masks that differ in V alone, are evaluated by one call.
@@ -209,12 +210,6 @@ class Product(Fielded):
         t: Times,
         edge_weights: Sequence[float] | None = None,
     ) -> tuple[PerToken, PerToken]:
-        depths = {len(each.levels) for each in self.every}
-        if edge_weights is not None and len(depths) > 1:
-            raise ValueError(
-                f"mode is {edge_weights!r}, must be 'edges': the fields of {self!r} have other "
-                "numbers of edges"
-            )
         return self._pair(
             "edges_weighted_divergence", z, logits, x, z, t, edge_weights=edge_weights
         )

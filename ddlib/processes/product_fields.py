@@ -1,15 +1,15 @@
 """Fields of a product: positions, alphabets and states, and calls of their processes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self, cast
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from ddlib.processes.base import LEVELS, Component, ForwardProcess
-from ddlib.processes.places import Partition
+from ddlib.processes.places import Partition, Place
 from ddlib.processes.product_arguments import check_processes, field_numbers, flatten, group
 from ddlib.typing import Logits, Tokens
 from ddlib.utils.validation import check_devices, visible
@@ -71,7 +71,10 @@ class Fielded(ForwardProcess):
         self._state_in_group = own + torch.where(beyond, self._gap[self._field_of_state], 0)
         levels = [each.level_of(torch.arange(each.num_states, device=device)) for each in every]
         self._level_of_state = torch.cat(levels)
-        no_token = torch.arange(self.vocab_size, device=device) >= self._sizes[:, None]
+        token = torch.arange(self.vocab_size, device=device)
+        first_tokens = self._sizes.cumsum(0) - self._sizes
+        self._columns = first_tokens[:, None] + token.minimum(self._sizes[:, None] - 1)
+        no_token = token >= self._sizes[:, None]
         self._no_token = no_token
         self._log_allowed = torch.where(no_token, -torch.inf, 0.0)
 
@@ -116,6 +119,10 @@ class Fielded(ForwardProcess):
     def component_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         return self._field_of_state[z]
 
+    def places(self, z: Int64[Tensor, "B L"]) -> Iterator[tuple[int, Place]]:
+        for k, _, place in self._by_field.places(self._field_of_state[z]):
+            yield k, place
+
     def fields_of(self, shape: Sequence[int]) -> Int64[Tensor, "B L"]:
         """Return the number of the field of each position, (B, L).
 
@@ -143,10 +150,12 @@ class Fielded(ForwardProcess):
     def levels(self) -> tuple[int, ...]:
         return tuple(torch.bincount(self._level_of_state).tolist())
 
-    def restrict_logits(self, logits: Logits, z: Tokens) -> Logits:
+    def restrict_logits(self, logits: Float[Tensor, "B L K"], z: Tokens) -> Logits:
+        field = self._field_of_state[z]
+        if logits.shape[-1] > self.vocab_size:
+            logits = logits.gather(-1, self._columns[field])
         if self._have_one_size:
             return logits
-        field = self._field_of_state[z]
         here = self._fields if self._by_field.is_usual(field) else field
         # one pass, and none in the backward pass, where gradients of impossible tokens are 0
         return logits + self._log_allowed[here].to(logits.dtype)

@@ -61,14 +61,18 @@ class FieldHead(Constants, nn.Linear):
     ) -> Float[Tensor, "B L V"]:
         return super().forward(x).gather(-1, self.columns[field])
 
+    def output_weights(self) -> tuple[Float[Tensor, "N D"], Float[Tensor, " N"]]:
+        """Return matrix and bias, a row for every token of every field."""
+        return self.weight, self.bias
+
 
 class FieldDiT(DiT):
     """``DiT`` for a ``ddlib.processes.Product``: sequences whose positions have other alphabets.
 
     A state determines its field, so the network is called as any other, ``model(z, t)``. The vector
     of a state is that of the state plus that of its field, and each field has its own output layer.
-    As the output layer is not one matrix, samplers and losses take all logits. The label of a
-    sequence is another field.
+    ``output_weights`` returns them one after the other, so that samplers and losses compute the
+    logits of a position by the layer of its field alone. The label of a sequence is another field.
 
     Example:
         >>> import torch
@@ -96,8 +100,6 @@ class FieldDiT(DiT):
 
     model_type = None
     unsaved_defaults = ()
-    # ddlib.typing.SplitDenoiser needs one output layer for all positions
-    output_weights = None
 
     def __init__(
         self,

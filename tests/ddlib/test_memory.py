@@ -163,3 +163,27 @@ def test_a_loss_on_child_logits_holds_no_logit_of_every_token(name):
     gradients = 4 * (weight.numel() + hidden.numel())
     assert recorder.peak - gradients < 0.1 * 4 * tokens * V
     assert recorder.largest <= max(weight.numel(), V, tokens * CLUSTERS)
+
+
+def test_a_loss_of_fields_holds_a_chunk_of_logits():
+    """Text beside a label, each with its own output layer: 64 MB of logits, of which a chunk of 2
+    MB is in memory.
+    """
+    width = 16
+    masks = dd.processes.Masked(8192, dd.schedules.Linear())
+    label = dd.processes.Uniform(10, dd.schedules.Linear())
+    product = dd.processes.Product({"text": masks, "label": label}, [0] * 127 + [1])
+    x = torch.randint(10, (16, 128), generator=seeded())
+    t = torch.rand(16, generator=seeded(1))
+    z = product.sample(x, t, seeded(2))
+    hidden = torch.randn(16, 128, width).requires_grad_()
+    weight = torch.zeros(8192 + 10, width).requires_grad_()
+    bias = torch.zeros(8192 + 10).requires_grad_()
+    chunk = 2**19
+    with LiveBytes() as recorder:
+        output = dd.Hidden(hidden, weight, bias, chunk=chunk)
+        dd.training_loss(product, output, x, z, t).backward()
+    gradients = 4 * (weight.numel() + bias.numel() + 2 * hidden.numel())
+    assert recorder.peak - gradients < 3 * 4 * chunk
+    assert recorder.largest <= chunk
+    assert weight.grad[:8192].any() and weight.grad[8192:].any()

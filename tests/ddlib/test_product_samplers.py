@@ -292,9 +292,10 @@ def test_blocks_of_a_sequence_have_the_fields_of_their_positions():
     assert torch.allclose(result.per_position, expected)
 
 
-def test_a_split_network_has_one_output_layer_for_all_alphabets():
+@pytest.mark.parametrize("rows", [8, 3 + 8 + 5])
+def test_a_split_network_has_one_output_layer_for_all_alphabets_or_one_for_each(rows):
     class Split:
-        weight = torch.randn(8, 4, dtype=F64, generator=seeded(1))
+        weight = torch.randn(rows, 4, dtype=F64, generator=seeded(1))
         table = torch.randn(MASKS.num_states, 4, dtype=F64, generator=seeded(2))
 
         def features(self, z, t):

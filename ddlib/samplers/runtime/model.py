@@ -12,7 +12,6 @@ from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, layout_of, to_cavity
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess
-from ddlib.processes.base import Component
 from ddlib.samplers.runtime.logit_processors import LogitProcessors
 from ddlib.samplers.runtime.output_layer import FullOutput, Head
 from ddlib.typing import Denoiser, GuidedDenoiser, Logits, SplitDenoiser, Times, Tokens
@@ -208,26 +207,26 @@ class Model:
         self, z: Tokens, where: Bool[Tensor, "B L"]
     ) -> Iterator[tuple["Model", Bool[Tensor, "B L"]]]:
         """Yield the models of the components that selected positions have, and these positions."""
-        components = self.process.components
-        if len(components) == 1:
-            yield self._of_component(components[0]), where
+        number = len(self.process.components)
+        if number == 1:
+            yield self._of_component(0), where
             return
         component = self.process.component_of(z)
-        for k, each in enumerate(components):
+        for k in range(number):
             here = where & (component == k)
             if bool(here.any()):
-                yield self._of_component(each), here
+                yield self._of_component(k), here
 
-    def _of_component(self, component: Component) -> "Model":
+    def _of_component(self, number: int) -> "Model":
         """Return a model whose process, states and logits are those of a component."""
-        process = component.process
+        process, first_state, _ = self.process.components[number]
         if process is self.process:
             return self
         model = copy.copy(self)
         model.process = process
-        model.first_state = component.first_state
+        model.first_state = first_state
         model.layout = layout_of(process, self.parameterization)
-        model.head = self.head.of_component(process, model.layout)
+        model.head = self.head.of_component(number, model.layout)
         model.tree_levels = [-1] * len(process.levels)
         model._descents = {}
         return model

@@ -10,7 +10,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ddlib.parameterization.logits import TokenLogits, check_columns
+from ddlib.parameterization.logits import (
+    TokenLogits,
+    check_columns,
+    num_columns,
+    token_columns,
+)
 from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import ChildDenoiser, SplitDenoiser
@@ -37,13 +42,13 @@ class FullOutput:
         check_columns(self.process, self.layout, output, z.shape)
         check_devices(logits=output, z=z)
 
-    def of_component(self, process: ForwardProcess, layout: Children | TokenLogits) -> "FullOutput":
+    def of_component(self, number: int, layout: Children | TokenLogits) -> "FullOutput":
         """Return the output layer of a component of the process."""
-        return FullOutput(process, layout)
+        return OutputOfComponent(self.process, number, layout)
 
     def narrow(self, output: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
         """Return the part of the output that logits of the process depend on."""
-        return output if isinstance(self.layout, Children) else output[:, : self.process.vocab_size]
+        return output
 
     def all_logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
         """Compute all logits of the rows ``hidden``."""
@@ -109,6 +114,26 @@ class FullOutput:
         )
 
 
+class OutputOfComponent(FullOutput):
+    """Output of a denoiser that is not split, at positions of a component.
+
+    Args:
+        whole: the process of the sequences.
+        number: number of the component.
+        layout: columns of its logits.
+    """
+
+    def __init__(self, whole: ForwardProcess, number: int, layout: Children | TokenLogits) -> None:
+        super().__init__(whole.components[number].process, layout)
+        self.whole = whole
+        self.number = number
+
+    def narrow(self, output: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+        if isinstance(self.layout, Children):
+            return output
+        return output[:, token_columns(self.whole, output.shape[1])[self.number]]
+
+
 class Head(FullOutput):
     """Output layer of a split denoiser, whose outputs are features.
 
@@ -139,7 +164,7 @@ class Head(FullOutput):
             rule = "(rows, D), one for each state"
         else:
             self.weight, self.bias = denoiser.output_weights()
-            size = process.vocab_size
+            size = num_columns(process, len(self.weight))
             rule = f"(V, D) with the process's V = {process.vocab_size}"
             if isinstance(layout, Children):
                 size = layout.columns
@@ -153,16 +178,14 @@ class Head(FullOutput):
                 f"({rule[1:].split(',')[0]},) = ({size},)",
             )
 
-    def of_component(self, process: ForwardProcess, layout: Children | TokenLogits) -> "FullOutput":
+    def of_component(self, number: int, layout: Children | TokenLogits) -> "FullOutput":
+        rows = token_columns(self.process, len(self.weight))[number]
         head = copy.copy(self)
-        head.process = process
+        head.process = self.process.components[number].process
         head.layout = layout
-        head.weight = self.weight[: process.vocab_size]
-        head.bias = None if self.bias is None else self.bias[: process.vocab_size]
+        head.weight = self.weight[rows]
+        head.bias = None if self.bias is None else self.bias[rows]
         return head
-
-    def narrow(self, output: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-        return output
 
     def all_logits(self, hidden: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
         logits = self.product(hidden)
