@@ -82,6 +82,7 @@ PEER = "ancestral step over all states"
 MATRIX_EXP = "`torch.linalg.matrix_exp` in every function"
 ALONE = "ours beside a gradient"
 OF_BLOCKS = dict[str, Any](unit=" of their time", at_most=True, percent=True)
+OF_WHOLE = dict[str, Any](unit=" of their time", at_most=True, percent=True)
 FORMULA = "the papers' formula"
 OURS = "our fused loss on logits of tokens"
 CPU = (
@@ -236,6 +237,46 @@ CPU = (
             True,
         )
         for name in ("left to right", "probability", "margin")
+    ),
+    *(
+        row
+        for tokens in (32, 128, 512)
+        for row in (
+            Row(
+                f"Product of masks, uniform noise and a tree, {tokens} tokens each: loss, 64 x 128 "
+                "positions",
+                "the mean of the three, each at all positions",
+                "fields",
+                f"three kinds, {tokens} tokens",
+                1.5,
+                **OF_WHOLE,
+            ),
+            Row(
+                "The three at a third of the positions each",
+                "the same",
+                "fields",
+                f"apart, {tokens} tokens",
+                None,
+                **OF_WHOLE,
+            ),
+            Row(
+                f"Product of 12 columns of masks, {tokens} to {tokens - 11} tokens: loss, 64 x 128 "
+                "positions",
+                "masks at all positions",
+                "fields",
+                f"12 columns, {tokens} tokens",
+                1.3,
+                **OF_WHOLE,
+            ),
+        )
+    ),
+    Row(
+        "Text of 8,192 tokens beside a label, loss from hidden states",
+        "all logits",
+        "fields",
+        "logits memory",
+        10,
+        LESS,
     ),
     Row(
         "Logits of 128 rows by stripes",

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import dense, head, noising, products, sampler_costs, sampling, training
+from benchmarks import dense, fields, head, noising, products, sampler_costs, sampling, training
 from benchmarks.measuring import FRESH, REPEATS, RESULTS, in_its_own_process, report
 
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
@@ -84,6 +84,7 @@ def cpu(repeats: int = REPEATS, tiny: bool = False, full: bool = False) -> Mappi
             dense.measure, repeats, **(dict(sequences=4, length=16, states=32) if tiny else {})
         ),
         "products": partial(products.measure, sizes, repeats),
+        "fields": partial(fields.measure, 4 * repeats, tiny),
         "training_laptop_mdlm": partial(training.laptop, "mdlm", small, repeats),
         "training_laptop_hdlm": partial(training.laptop, "hdlm", small, repeats),
         "training_along_orders": partial(training.along, 16 if tiny else 4096, small, repeats),

@@ -13,6 +13,7 @@ import torch
 
 from benchmarks import (
     attention,
+    fields,
     gpu_head,
     gpu_losses,
     head,
@@ -101,6 +102,13 @@ def test_products_agree_before_they_are_timed(monkeypatch):
     monkeypatch.setattr(products, "multiply", lambda hidden, matrix, offset, into: into.zero_())
     with pytest.raises(AssertionError, match="not close"):
         products.measure(head.TINY)
+
+
+def test_products_are_compared_with_their_processes():
+    measured = fields.measure(2, tiny=True)
+    names = {"three kinds, 32 tokens", "apart, 32 tokens", "12 columns, 32 tokens"}
+    assert set(measured["ratios"]) == names | {"logits memory"}
+    assert {"masks, a third, 32 tokens", "three kinds, 32 tokens"} <= set(measured["cpu_seconds"])
 
 
 def test_kernels_are_compared_with_masks():

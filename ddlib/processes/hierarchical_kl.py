@@ -205,7 +205,9 @@ def _kl(
     """Return the KL of each of the levels ``lower`` for states of level j, from log u_i(.|p) and
     log u_j(z|p).
     """
-    u_z = hierarchy.between(0, j).entry(x, local)
+    kernel = hierarchy.between(0, j)
+    # an ancestor in a tree is the only one of its level
+    u_z = log_px.new_ones((), dtype=torch.float64) if kernel.plain else kernel.entry(x, local)
     log_u_z = (
         torch.where(u_z > 0, u_z, 1.0).log().to(log_px.dtype)
     )  # u_z is 0 only where z is not of this level

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ class Place(ABC):
         """
 
     @abstractmethod
-    def put(self, total: Tensor | None, values: Tensor, shape: Sequence[int]) -> Tensor:
-        """Return ``total`` (B, L, ...), None for none yet, with the values of these positions."""
+    def write(self, total: Tensor, values: Tensor) -> None:
+        """Set the values of these positions in ``total`` (B, L, ...), of their dtype."""
 
 
 class Everywhere(Place):
@@ -32,8 +33,8 @@ class Everywhere(Place):
     def take(self, values: Tensor) -> Tensor:
         return values
 
-    def put(self, total: Tensor | None, values: Tensor, shape: Sequence[int]) -> Tensor:
-        return values
+    def write(self, total: Tensor, values: Tensor) -> None:
+        total.copy_(values)
 
 
 class Columns(Place):
@@ -45,9 +46,8 @@ class Columns(Place):
     def take(self, values: Tensor) -> Tensor:
         return values if values.ndim == 1 else values.index_select(1, self.index)
 
-    def put(self, total: Tensor | None, values: Tensor, shape: Sequence[int]) -> Tensor:
-        total, values = _alike(total, values, shape)
-        return total.index_copy(1, self.index, values)
+    def write(self, total: Tensor, values: Tensor) -> None:
+        total.index_copy_(1, self.index, values)
 
 
 class Rows(Place):
@@ -59,9 +59,8 @@ class Rows(Place):
     def take(self, values: Tensor) -> Tensor:
         return values[self.index[0]] if values.ndim == 1 else values[self.index][:, None]
 
-    def put(self, total: Tensor | None, values: Tensor, shape: Sequence[int]) -> Tensor:
-        total, values = _alike(total, values, shape)
-        return total.index_put(self.index, values[:, 0])
+    def write(self, total: Tensor, values: Tensor) -> None:
+        total[self.index] = values[:, 0]
 
 
 class Among(Place):
@@ -77,9 +76,9 @@ class Among(Place):
     def take(self, values: Tensor) -> Tensor:
         return values if values.is_floating_point() else torch.where(self.where, values, 0)
 
-    def put(self, total: Tensor | None, values: Tensor, shape: Sequence[int]) -> Tensor:
-        where = self.where.view(*shape, *[1] * (values.ndim - 2))
-        return values if total is None else torch.where(where, values, total)
+    def write(self, total: Tensor, values: Tensor) -> None:
+        where = self.where.view(*self.where.shape, *[1] * (values.ndim - 2))
+        total.copy_(torch.where(where, values, total))
 
 
 class Partition(Float64Module):
@@ -158,34 +157,67 @@ class Partition(Float64Module):
             spread: function of the number of a part and its result, by which results get one width.
             options: as they are.
         """
-        totals: list[Any] = []
-        for k, process, place in self.places(field, draws):
-            own = [_own(value, process, place) for value in arguments]
-            values = getattr(process, name)(*own, **options)
-            results = values if isinstance(values, tuple) else (values,)
-            if spread is not None:
-                results = tuple(spread(k, value) for value in results)
-            totals = totals or [None] * len(results)
-            totals = [
-                place.put(total, value, field.shape)
-                for total, value in zip(totals, results, strict=True)
-            ]
-        return tuple(totals) if len(totals) > 1 else totals[0]
+        parts, processes, places = zip(*self.places(field, draws), strict=True)
+        taken = [_take_each(value, processes, places) for value in arguments]
+        results = []
+        for k, process, own in zip(parts, processes, zip(*taken, strict=True), strict=True):
+            result = getattr(process, name)(*own, **options)
+            values = result if isinstance(result, tuple) else (result,)
+            results.append(values if spread is None else [spread(k, value) for value in values])
+        joined = [_join(values, places, field.shape) for values in zip(*results, strict=True)]
+        return tuple(joined) if len(joined) > 1 else joined[0]
 
 
-def _own(value: Any, process: Any, place: Place) -> Any:
-    """Return an argument of a part; of distributions (B, L, V) its own tokens."""
+def _take_each(value: Any, processes: Sequence[Any], places: Sequence[Place]) -> Sequence[Any]:
+    """Return an argument of each part; of distributions (B, L, V) those over its own tokens."""
     if isinstance(value, list):
-        return [place.take(each) for each in value[: process.num_uniforms]]
+        return [
+            [place.take(each) for each in value[: process.num_uniforms]]
+            for process, place in zip(processes, places, strict=True)
+        ]
     if not isinstance(value, Tensor):
-        return value
-    taken = place.take(value)
-    return taken[..., : process.vocab_size] if value.ndim == 3 else taken
+        return [value] * len(places)
+    if value.ndim < 3:
+        return [place.take(value) for place in places]
+    sizes = [process.vocab_size for process in processes]
+    if len(places) == 1:
+        return [places[0].take(value)[..., : sizes[0]]]
+    taken: Sequence[Tensor] = _Take.apply(value, places, sizes)
+    return taken
 
 
-def _alike(total: Tensor | None, values: Tensor, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the total, zeros for None, and values in one dtype."""
-    if total is None:
-        return values.new_zeros(*shape, *values.shape[2:]), values
-    dtype = torch.promote_types(total.dtype, values.dtype)
-    return total.to(dtype), values.to(dtype)
+def _join(values: Sequence[Tensor], places: Sequence[Place], shape: Sequence[int]) -> Tensor:
+    """Return the values of all positions, given those at places that cover the batch, in one
+    dtype.
+    """
+    if len(places) == 1:
+        return values[0]
+    dtype = reduce(torch.promote_types, [value.dtype for value in values])
+    total = values[0].new_zeros(*shape, *values[0].shape[2:], dtype=dtype)
+    for value, place in zip(values, places, strict=True):
+        place.write(total, value.to(dtype))
+    return total
+
+
+class _Take(torch.autograd.Function):
+    """Values (B, L, V) at some places, and of the first entries.
+
+    Their gradients are written into one tensor. By autograd each would be padded with zeros to the
+    size of all values, and these were added.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, places: Sequence[Place], sizes: Sequence[int]) -> Any:
+        ctx.shape = values.shape
+        ctx.places = places
+        ctx.sizes = sizes
+        parts = zip(places, sizes, strict=True)
+        return tuple(place.take(values[..., :size]) for place, size in parts)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> Any:
+        total = slopes[0].new_empty(ctx.shape)
+        total[..., min(ctx.sizes) :] = 0.0
+        for slope, place, size in zip(slopes, ctx.places, ctx.sizes, strict=True):
+            place.write(total[..., :size], slope)
+        return total, None, None

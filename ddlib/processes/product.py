@@ -112,7 +112,7 @@ class Product(Fielded):
         for k, process in enumerate(self._leaders):
             place = Among(self._group_of_field[field] == k)
             drawn = process.sample(place.take(x_there), t_there, generator, "balanced")
-            own = place.put(own, drawn, field.shape)
+            place.write(own, drawn)
         return z.scatter(1, which, self._from_group(own, field))
 
     def _weight_and_mean(
@@ -175,7 +175,7 @@ class Product(Fielded):
         own = torch.zeros(tuple(shape), dtype=torch.int64, device=device or self.device)
         for _, process, place in self._by_field.places(field, draws=True):
             part = place.take(field).shape
-            own = place.put(own, process.sample_prior(part, generator, device), shape)
+            place.write(own, process.sample_prior(part, generator, device))
         return own + self._starts[field]
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:

@@ -117,7 +117,7 @@ class Fielded(ForwardProcess):
         return tuple(Component(each, first, f"field {name!r}, ") for each, first, name in fields)
 
     def component_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
-        return self._field_of_state[z]
+        return _look_up(self._field_of_state, z)
 
     def places(self, z: Int64[Tensor, "B L"]) -> Iterator[tuple[int, Place]]:
         for k, _, place in self._by_field.places(self._field_of_state[z]):
@@ -151,11 +151,12 @@ class Fielded(ForwardProcess):
         return tuple(torch.bincount(self._level_of_state).tolist())
 
     def restrict_logits(self, logits: Float[Tensor, "B L K"], z: Tokens) -> Logits:
-        field = self._field_of_state[z]
-        if logits.shape[-1] > self.vocab_size:
-            logits = logits.gather(-1, self._columns[field])
-        if self._have_one_size:
+        wide = logits.shape[-1] > self.vocab_size
+        if self._have_one_size and not wide:
             return logits
+        field = self._field_of_state[z]
+        if wide:
+            logits = logits.gather(-1, self._columns[field])
         here = self._fields if self._by_field.is_usual(field) else field
         # one pass, and none in the backward pass, where gradients of impossible tokens are 0
         return logits + self._log_allowed[here].to(logits.dtype)
@@ -176,9 +177,9 @@ class Fielded(ForwardProcess):
 
     def _evaluate(self, name: str, z: Tokens, *arguments: Any, **options: Any) -> Any:
         """Evaluate a method of each group, given states of the product among the arguments."""
-        own = self._state_in_group[z]
+        own = _look_up(self._state_in_group, z)
         changed = [own if value is z else value for value in arguments]
-        return self._by_group.evaluate(name, self._field_of_state[z], *changed, **options)
+        return self._by_group.evaluate(name, self.component_of(z), *changed, **options)
 
     def _at(self, name: str, z: Tokens, *arguments: Any, **options: Any) -> Tensor:
         return cast(Tensor, self._evaluate(name, z, *arguments, **options))
@@ -205,13 +206,13 @@ class Fielded(ForwardProcess):
         tokens = x if z is None else z
         if len(self.processes) == 1 or tokens is None or not visible(tokens):
             return
-        field = self.fields_of(tokens.shape) if z is None else self._field_of_state[z]
+        field = self.fields_of(tokens.shape) if z is None else self.component_of(z)
         want = self._fields.shape
         if z is not None and z.shape[-len(want) :] == want:
             right = self._fields.expand(z.shape)
             self._refuse("z", z, field != right, right, self._starts, "states")
         if x is not None:
-            self._refuse("x", x, x >= self._sizes[field], field, 0 * self._starts, "tokens")
+            self._refuse("x", x, x >= _look_up(self._sizes, field), field)
         if p is not None:
             mass = torch.where(self._no_token[field], p, 0.0).sum(-1)
             self._refuse("the last token of p", self._sizes[field] + 0 * field, mass > 0.01, field)
@@ -236,6 +237,11 @@ class Fielded(ForwardProcess):
             f"{name}[{b}, {i}] = {int(values[b, i])} in field {self.names[k]!r}, must be one of "
             f"its {what}, in [{first}, {first + size})"
         )
+
+
+def _look_up(table: Int64[Tensor, "N"], index: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
+    """Return ``table[index]``, in a third of its time."""
+    return table.index_select(0, index.flatten()).view(index.shape)
 
 
 def _flatten(

@@ -105,9 +105,7 @@ class LevelProduct(Product, LevelProcess):
         for _, each, at in self._by_group.places(self._field_of_state[z], draws=True):
             chance = None if lift is None else at.take(lift)[..., : len(each.levels) - 1]
             times = at.take(t), at.take(s)
-            result = at.put(
-                result, each.sample_level(at.take(own), *times, generator, chance), z.shape
-            )
+            at.write(result, each.sample_level(at.take(own), *times, generator, chance))
         return result
 
     def ascend(self, z: Tokens, level: Tokens, generator: Generator = None) -> Tokens:
@@ -139,8 +137,8 @@ class LevelProduct(Product, LevelProcess):
         for _, each, at in self._by_field.places(field, draws=True):
             times, states = each.sample_jump_times(at.take(field).shape, generator, device)
             never = pad(times, (0, top - times.shape[-1]), value=2.0)
-            entries = at.put(entries, never, shape)
-            own = at.put(own, states, shape)
+            at.write(entries, never)
+            at.write(own, states)
         return entries, own + self._starts[field]
 
     def subtree_logits_suffice(self, level: int, target: int, force: bool = False) -> bool:
