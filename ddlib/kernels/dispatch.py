@@ -15,7 +15,8 @@ from torch import Tensor
 from ddlib.hierarchies import Map
 from ddlib.kernels import gpu, sibling_loss, subset_logsumexp
 from ddlib.kernels.cluster_mass import Statistics
-from ddlib.kernels.fused import Block, Component, Dense, FlatBatch, LossPart
+from ddlib.kernels.component_loss import ComponentLoss
+from ddlib.kernels.fused import Block, Dense, FlatBatch, LossPart
 from ddlib.kernels.uniform_noise import Evidence
 from ddlib.objective.training import LossOptions
 from ddlib.parameterization.logits import layout_of
@@ -75,7 +76,7 @@ def plan(
             weighting = _WeightingOfComponent(weighting, process, component.first_state)
         own = replace(options, weighting=weighting)
         blocks, factors = _of_one(component.process, rows, own, dtype, whole)
-        parts.append(Component(process, k, index, rows, blocks))
+        parts.append(ComponentLoss(process, k, index, rows, blocks))
         weight = weight.index_copy(0, index, factors)
     return LossPlan(parts, weight)
 

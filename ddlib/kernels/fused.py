@@ -14,8 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ddlib.parameterization.logits import token_columns
-from ddlib.processes import ForwardProcess, unsqueeze_times
+from ddlib.processes import unsqueeze_times
 from ddlib.typing import Logits, PerToken, Times, Tokens
 
 Formula = Callable[[Logits, Tokens, Tokens, Times], PerToken]
@@ -134,36 +133,6 @@ class Block(LossPart):
 
     def observed(self, observe: Observer) -> "Block":
         return replace(self, observe=observe)
-
-
-@dataclass(frozen=True)
-class Component(LossPart):
-    """Loss of a component of the process, by its own plan: some rows of the batch, and the rows of
-    its tokens in the output layer.
-    """
-
-    process: ForwardProcess
-    """The process of all rows."""
-    number: int
-    """Number of the component."""
-    index: Int64[Tensor, "n"]
-    """Indices of its rows."""
-    rows: FlatBatch
-    """Its rows, with states of its own process."""
-    parts: Sequence[LossPart]
-    """Parts of its plan, by indices among its rows, and by its tokens."""
-
-    def read(self) -> None:
-        for part in self.parts:
-            part.read()
-
-    def observed(self, observe: Observer) -> "Component":
-        every = slice(self.process.components[self.number].process.vocab_size)
-
-        def of_all(columns: Tensor | slice | None, index: Tensor, probs: Tensor) -> None:
-            observe(every if columns is None else columns, self.index[index], probs)
-
-        return replace(self, parts=[part.observed(of_all) for part in self.parts])
 
 
 # logits in memory at a time, on accelerators that is where a wave of rows needs no more
@@ -351,32 +320,6 @@ def _add_block(block: Block, work: Work) -> None:
             continue
         factor = scale[index].to(values.dtype)[:, None]
         add_gradients(gradients, index, columns, matrix, logits, h, factor)
-
-
-@add.register
-def _add_component(component: Component, work: Work) -> None:
-    index = component.index
-    columns = token_columns(component.process, len(work.layer.weight))[component.number]
-    layer = Layer(
-        work.layer.hidden[index], *columns_of(work.layer.weight, work.layer.bias, columns)
-    )
-    gradients = None
-    if work.gradients is not None:
-        by_bias = work.gradients.bias
-        # views of the gradients of the layer, to which the parts add
-        gradients = Gradients(
-            torch.zeros_like(layer.hidden),
-            work.gradients.weight[columns],
-            None if by_bias is None else by_bias[columns],
-        )
-    scale = None if work.scale is None else work.scale[index]
-    values = work.values.new_zeros(len(index))
-    own = Work(layer, component.rows, scale, work.budget, values, gradients)
-    for part in component.parts:
-        add(part, own)
-    work.values[index] = values
-    if work.gradients is not None and gradients is not None:
-        work.gradients.hidden[index] = gradients.hidden
 
 
 def add_gradients(

@@ -10,8 +10,8 @@ from zoo.calls import seeded
 from zoo.products import FOUR, LEVELS, MASKS, ODD, PRODUCTS, parts, tokens
 
 import ddlib as dd
+from ddlib.kernels.component_loss import ComponentLoss
 from ddlib.kernels.dispatch import plan
-from ddlib.kernels.fused import Component
 from ddlib.objective.training import LossOptions
 from ddlib.processes import Masked, Product
 from ddlib.schedules import Linear
@@ -100,7 +100,7 @@ def test_each_field_has_the_plan_of_its_process(product):
         own = x[:, columns], z[:, columns] - first, t
         alone = plan(process, *own, options, F64)
         part = fields.pop(k)
-        assert isinstance(part, Component)
+        assert isinstance(part, ComponentLoss)
         assert [type(one) for one in part.parts] == [type(one) for one in alone.blocks]
         assert torch.equal(part.index, torch.arange(x.numel()).view_as(x)[:, columns].flatten())
         assert torch.equal(whole.weight.view_as(x)[:, columns].flatten(), alone.weight)
