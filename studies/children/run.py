@@ -198,9 +198,12 @@ class Training:
         """Take one of ``of`` steps."""
         noise = dd.KeyedGenerator(self.seed, self.steps, torch.arange(self.text.study.batch))
         self.model.loss(self.text.batch(self.seed, self.steps), noise).backward()
-        nn.utils.clip_grad_norm_(self.model.net.parameters(), OPTIMIZER.max_grad_norm)
-        update(self.optimizers, rate(OPTIMIZER, round(1000 * self.steps / of), 1000))
-        self.average.update(self.average.decay_at(self.steps), torch.zeros(()))
+        gradients = [p.grad for p in self.model.net.parameters() if p.grad is not None]
+        excess = (nn.utils.get_total_norm(gradients) / OPTIMIZER.max_grad_norm).clamp(min=1)
+        broken = torch.zeros(())
+        now = rate(OPTIMIZER, round(1000 * self.steps / of), 1000)
+        update(self.optimizers, now, broken, excess)
+        self.average.update(self.average.decay_at(self.steps), broken)
         self.steps += 1
 
 
