@@ -182,8 +182,16 @@ def _take_each(value: Any, processes: Sequence[Any], places: Sequence[Place]) ->
     sizes = [process.vocab_size for process in processes]
     if len(places) == 1:
         return [places[0].take(value)[..., : sizes[0]]]
-    taken: Sequence[Tensor] = _Take.apply(value, places, sizes)
+    # compiled graphs cannot hold a function with a ``jvp``, and fuse the sums
+    take = _take if torch.compiler.is_compiling() else _Take.apply
+    taken: Sequence[Tensor] = take(value, places, sizes)
     return taken
+
+
+def _take(values: Tensor, places: Sequence[Place], sizes: Sequence[int]) -> tuple[Tensor, ...]:
+    """Return values (B, L, V) at each place, and of its first entries."""
+    parts = zip(places, sizes, strict=True)
+    return tuple(place.take(values[..., :size]) for place, size in parts)
 
 
 def _join(values: Sequence[Tensor], places: Sequence[Place], shape: Sequence[int]) -> Tensor:
@@ -200,19 +208,22 @@ def _join(values: Sequence[Tensor], places: Sequence[Place], shape: Sequence[int
 
 
 class _Take(torch.autograd.Function):
-    """Values (B, L, V) at some places, and of the first entries.
+    """``_take`` with other gradients.
 
-    Their gradients are written into one tensor. By autograd each would be padded with zeros to the
+    They are written into one tensor. By autograd each would be padded with zeros to the
     size of all values, and these were added.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, values: Tensor, places: Sequence[Place], sizes: Sequence[int]) -> Any:
+    def forward(values: Tensor, places: Sequence[Place], sizes: Sequence[int]) -> Any:
+        return _take(values, places, sizes)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        values, ctx.places, ctx.sizes = inputs
         ctx.shape = values.shape
-        ctx.places = places
-        ctx.sizes = sizes
-        parts = zip(places, sizes, strict=True)
-        return tuple(place.take(values[..., :size]) for place, size in parts)
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> Any:
@@ -221,3 +232,7 @@ class _Take(torch.autograd.Function):
         for slope, place, size in zip(slopes, ctx.places, ctx.sizes, strict=True):
             place.write(total[..., :size], slope)
         return total, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Any:
+        return _take(tangent, ctx.places, ctx.sizes)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from zoo.calls import seeded
 from zoo.processes import presets
+from zoo.products import FOUR, scores, tokens
 
 import ddlib as dd
 from ddlib import training_loss
@@ -35,6 +36,21 @@ def test_loss_and_noising_compile_to_one_graph(process):
     assert torch.equal(compiled(logits), loss(logits))
     noised = torch.compile(lambda x, t: process.sample(x, t), fullgraph=True, backend="eager")(x, t)
     assert noised.max() < process.num_states
+
+
+def test_the_loss_of_a_product_and_its_gradient_compile_to_one_graph():
+    torch.compiler.reset()
+    x = tokens(FOUR, 3)
+    t = torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64)
+    z = FOUR.sample(x, t, seeded())
+    logits = scores(FOUR, 3, fill=7.0).requires_grad_()
+
+    def loss(logits):
+        return training_loss(FOUR, logits, x, z, t)
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    slopes = [torch.autograd.grad(one(logits), logits)[0] for one in (compiled, loss)]
+    assert torch.allclose(*slopes)
 
 
 def test_the_loss_of_a_dense_process_is_compiled_once_for_all_times():

@@ -612,6 +612,25 @@ def test_modes_and_factors_of_edges_are_those_of_all_fields():
         dd.training_loss(LEVELS, logits, x, z, t, mode=[1.0, 1.0, 1.0])
 
 
+def test_losses_have_the_derivatives_of_functional_transforms():
+    x = tokens(FOUR, 3)
+    t = torch.tensor([0.2, 0.5, 0.9], dtype=F64)
+    z = FOUR.sample(x, t, seeded())
+    logits = scores(FOUR, 3, fill=7.0).requires_grad_()
+    way = torch.randn(logits.shape, generator=seeded(1), dtype=F64)
+
+    def loss(values):
+        return dd.training_loss(FOUR, values, x, z, t)
+
+    (slope,) = torch.autograd.grad(loss(logits), logits)
+    start = logits.detach()
+    assert torch.allclose(torch.func.grad(loss)(start), slope)
+    assert torch.allclose(torch.func.jvp(loss, (start,), (way,))[1], (slope * way).sum())
+    _, bend = torch.func.jvp(torch.func.grad(loss), (start,), (way,))
+    ahead, behind = (torch.func.grad(loss)(start + step * way) for step in (1e-5, -1e-5))
+    assert torch.allclose(bend, (ahead - behind) / 2e-5, atol=1e-7)
+
+
 def test_a_product_of_masks_a_tree_a_blur_and_uniform_noise_is_verified():
     report = dd.verify(FOUR)
     assert report.ok, report.text()
