@@ -96,10 +96,10 @@ class Options:
     """
     system: str | None = None
     """System message of a chat."""
-    given: str | None = None
+    given: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """Values of a sample that are kept, for data with several alphabets: "age=40,sex=F" of a table,
     "size=12,node[0]=N" of a graph; quoted as in CSV where they have commas, and empty for a missing
-    value.
+    value. Several are joined.
     """
     impute: Path | None = None
     """Table, .csv or .parquet, whose missing values are drawn, once for each row."""
@@ -164,10 +164,10 @@ class Options:
                 f"out={self.out}: must end in {JSON[0]}, or for a model of symbols in "
                 f"{', '.join((*SUFFIXES, *TABULAR))}"
             )
-        if self.given is not None and not self.given.strip():
+        if any(not values.strip() for values in self.given):
             raise ValueError("given='': states no value, must be NAME=VALUE; leave it out for none")
-        if self.given is not None and self.impute is not None:
-            raise ValueError(f"impute={self.impute}: not with given={self.given!r}, choose one")
+        if self.given and self.impute is not None:
+            raise ValueError(f"impute={self.impute}: not with given={self.known!r}, choose one")
         if texts and self.prompts is not None:
             raise ValueError(
                 f"prompts={self.prompts}: not with prompt={texts[0]!r}, give all prompts by one of "
@@ -179,6 +179,11 @@ class Options:
             raise ValueError("chat: requires a message, given by --prompt")
         for text in texts:
             check_prompt(self.as_prompt(text))
+
+    @property
+    def known(self) -> str | None:
+        """Values that are kept, as one text; None for none."""
+        return ",".join(self.given) or None
 
     def as_prompt(self, text: str) -> Prompt:
         """Return the prompt of a text: itself, or a chat whose message it is."""
@@ -198,7 +203,7 @@ class Options:
             length=self.length,
             new=self.new,
             constraint=Constraint(self.regex, self.json_schema) if constrained else None,
-            given=self.given,
+            given=self.known,
             unknown=self.unknown,
         )
 
@@ -209,7 +214,7 @@ class Options:
             {} if request.rule is None else {"length": self.length}
         )
         others |= {} if request.constraint is None else request.constraint.setting
-        others |= {} if self.given is None else {"given": self.given}
+        others |= {} if self.known is None else {"given": self.known}
         others |= {"chat": True, "system": self.system} if sample.row.chat else {}
         return sample.about(saved, self.sampling, self.seed, others)
 
@@ -303,7 +308,7 @@ def generate(options: Options, console: Console) -> list[str]:
     found = options.reading.find(options.run, device, options.precision)
     saved = found.files
     if wants_rows(vars(options), {one.name: one.default for one in fields(Options)}, saved):
-        wanted = RowRequest(options.given, options.impute, tuple(options.request.numbers))
+        wanted = RowRequest(options.known, options.impute, tuple(options.request.numbers))
         return generate_rows(
             found, wanted, options.sampling, options.seed, options.batch, options.out, console
         )

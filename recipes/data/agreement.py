@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import ddlib as dd
 
@@ -20,6 +20,17 @@ class Vocabulary:
     name: str
     ids: Mapping[str, int]
     """Token -> id."""
+
+    @classmethod
+    def of(cls, name: str, tokens: Mapping[str, int], layout: "Layout | None") -> Self:
+        """Return the vocabulary of a tokenizer; with several alphabets the values of all fields.
+
+        Args:
+            name: name for messages.
+            tokens: token -> id of the tokenizer.
+            layout: layout of symbols that are not text; None for text.
+        """
+        return cls(name, (layout and layout.values_of_fields) or tokens)
 
     def __str__(self) -> str:
         return f"{self.name} ({len(self.ids)} tokens, fingerprint {dd.fingerprint(self.ids)[:12]})"

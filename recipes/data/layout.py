@@ -100,6 +100,12 @@ class Layout:
         return tuple(result)
 
     @property
+    def values_of_fields(self) -> dict[str, int]:
+        """Number of each value of each field, as "name=value"."""
+        values = [f"{field.name}={symbol}" for field in self.fields for symbol in field.symbols]
+        return {value: number for number, value in enumerate(values)}
+
+    @property
     def is_row(self) -> bool:
         """True if each position has a field of its own, as a column of a table."""
         return len(self.fields) == len(self.positions) > 0

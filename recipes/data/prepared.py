@@ -247,13 +247,13 @@ class Prepared:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The tokenizer's vocabulary, under the tokenizer's name in the corpus."""
+        """Vocabulary of the tokenizer, or values of all fields, under its name in the corpus."""
         name = (
             self.manifest["corpus"]["tokenizer"]
             if self.is_text
             else f"the symbols of {self.folder}"
         )
-        return Vocabulary(str(name), self.tokenizer.get_vocab())
+        return Vocabulary.of(str(name), self.tokenizer.get_vocab(), self.layout)
 
 
 def open_prepared(folder: Path, corpus: Corpus | SymbolCorpus | None = None) -> Prepared:

@@ -139,7 +139,7 @@ class Run:
         )  # the rest of a row has none
         padded = data.pad_id is not None and not recipe.data.wrap and not labels
         state = TrainingState(network, optimizers(model, recipe.optimizer), average, objective)
-        facts = Facts(0, fingerprint(recipe), data.fingerprint, world.size)
+        facts = Facts(0, fingerprint(recipe), dd.fingerprint(data.vocabulary.ids), world.size)
         run = cls(
             recipe,
             world,

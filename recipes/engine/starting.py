@@ -59,8 +59,9 @@ def check_start(recipe: Recipe, data: Prepared) -> None:
         return
     folder = published_folder(recipe)
     check_manifest(folder)
-    mine = Vocabulary(str(folder), load_tokenizer(str(folder)).get_vocab())
-    advice = f"Prepare data for it: {prepare_with(folder, layout_of(folder))}"
+    layout = layout_of(folder)
+    mine = Vocabulary.of(str(folder), load_tokenizer(str(folder)).get_vocab(), layout)
+    advice = f"Prepare data for it: {prepare_with(folder, layout)}"
     check_same_tokens(f"start={recipe.start!r}", data.vocabulary, mine, advice)
 
 

@@ -32,11 +32,12 @@ def open_held_out(saved: ModelFiles, folder: Path | None = None) -> Prepared:
     data = open_prepared(place)
     # a network with one row per text never gets padding, which may be a token that it lacks
     unseen = data.pad_id if saved.rows == "free" else None
-    model = Vocabulary(saved.name, saved.tokenizer.get_vocab())
+    model = Vocabulary.of(saved.name, saved.tokenizer.get_vocab(), saved.layout)
     place = Path(saved.name) / WEIGHTS
     command = prepare_with(place if place.is_dir() else saved.name, saved.layout)
     advice = f"Prepare data for it: {command}"
-    size = max(saved.process.vocab_size, data.vocab_size)
+    # a text model may have tokens that no text has
+    size = max(saved.process.vocab_size, data.vocab_size) if data.is_text else None
     check_same_tokens(
         f"data={data.folder}", data.vocabulary, model, advice, size=size, padding=unseen
     )

@@ -237,7 +237,7 @@ class Engine:
         for answer in tuple(self._threads):
             answer.refuse(
                 RefusedError(
-                    "the server is stopping; ask again when it runs",
+                    "the server is stopping: repeat the request when it runs",
                     None,
                     503,
                     "server_error",

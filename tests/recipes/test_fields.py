@@ -68,9 +68,9 @@ def test_positions_of_a_field_are_numbered(whole):
     assert layout.headings == ("age", "city[0]", "member", "city[1]")
     with pytest.raises(ValueError, match=r"no value is named 'city'; did you mean 'city"):
         read_given(layout, "city=Oslo", 1)
-    one = Options(run=str(whole.output.folder), given="city[1]=Oslo", samples=1)
+    one = Options(run=str(whole.output.folder), given=("city[1]=Oslo",), samples=1)
     assert generate(one, quiet())[0].split(", ")[3] == "Oslo"
-    some = Options(run=str(whole.output.folder), given="age=3,member=no", samples=2)
+    some = Options(run=str(whole.output.folder), given=("age=3", "member=no"), samples=2)
     for text in generate(some, quiet()):
         values = text.split(", ")
         assert values[0] == "3" and values[2] == "no"

@@ -127,7 +127,7 @@ def test_without_given_values_the_sizes_are_those_of_the_data(saved):
 
 def test_all_samples_of_the_command_have_the_size(folder, tmp_path):
     few = Sampling(steps=4)
-    options = Options(run=str(folder), given="size=2", samples=6, sampling=few)
+    options = Options(run=str(folder), given=("size=2",), samples=6, sampling=few)
     texts = generate(options, quiet())
     assert {text.split()[0] for text in texts} == {"1"}
     file = tmp_path / "graphs.g6"
@@ -137,13 +137,13 @@ def test_all_samples_of_the_command_have_the_size(folder, tmp_path):
     generate(replace(options, out=lines), quiet())
     first = json.loads(lines.read_text().splitlines()[0])
     assert first["protocol"]["given"] == "size=2"
-    free = generate(replace(options, given=None), quiet())
+    free = generate(replace(options, given=()), quiet())
     same = [text for text in free if text.split()[0] == "1"]
     assert same and not Counter(same) - Counter(texts), "the noise is that of the number"
 
 
 def test_a_size_without_training_graphs_is_drawn_with_a_warning(folder):
-    options = Options(run=str(folder), given="size=1", samples=3, sampling=Sampling(steps=4))
+    options = Options(run=str(folder), given=("size=1",), samples=3, sampling=Sampling(steps=4))
     with pytest.warns(UserWarning, match="given='size=1': no training sequence has these values"):
         texts = generate(options, quiet())
     assert {text.split()[0] for text in texts} == {"0"}
@@ -151,7 +151,7 @@ def test_a_size_without_training_graphs_is_drawn_with_a_warning(folder):
 
 def test_bad_values_are_refused(folder):
     def given(text, **others):
-        return generate(Options(run=str(folder), given=text, **others), quiet())
+        return generate(Options(run=str(folder), given=(text,), **others), quiet())
 
     refused_with(given=given)(r"""
         given('size=0') | ValueError | given: size=0: no such value of the field, whose values are

@@ -133,6 +133,10 @@ LINES = {
     "node twice": (nodes_and_edges([0, 0, 1], [(0, 1)]), "line 2: .* 3 nodes are listed, and 2"),
     "list": ("[1, 2]", "line 2: .* is list, must be an object with nodes and edges"),
     "no graph": ("{}", "line 2: is not a graph in .jsonl"),
+    "older key": ('{"nodes": [], "links": []}', "line 2: .* has no 'edges' among nodes, links"),
+    "plain nodes": ('{"nodes": [0, 1], "edges": []}', "line 2: .* 'nodes' holds 0, must hold obj"),
+    "pairs": ('{"nodes": [], "edges": [[0, 1]]}', r"line 2: .* 'edges' holds \[0, 1\], must hold"),
+    "mapping": ('{"nodes": {}, "edges": []}', "line 2: .* 'nodes' is dict, must be a list"),
     "no JSON": ("nonsense", "line 2: is not a graph in .jsonl"),
 }
 

@@ -235,7 +235,8 @@ def test_generate_writes_rows_with_the_given_values(folder, tmp_path):
     run = str(folder / "masks")
     out = tmp_path / "rows.csv"
     shown = generate(
-        Options(run=run, given="n=2.0,city=Oslo", samples=5, out=out, sampling=IN_ORDER), quiet()
+        Options(run=run, given=("n=2.0", "city=Oslo"), samples=5, out=out, sampling=IN_ORDER),
+        quiet(),
     )
     header, *rows = lines_of(out)
     assert header == ["n", "city", "member"] and len(rows) == len(shown) == 5
@@ -295,15 +296,15 @@ GIVEN = """
     impute([['7', 'Rome', '']]) | ValueError | column 'n', row 1: n=7: no such value
     impute([['1', 'Rome', 'no']]) | ValueError | no value is missing
     impute([['1', '']], ['n', 'town']) | ValueError | has the column 'town', which the model lacks
-    generate(options(given='n=1', impute='x.csv')) | ValueError | choose one
-    generate(options(given=' ')) | ValueError | given='': states no value
+    generate(options(given=('n=1',), impute='x.csv')) | ValueError | choose one
+    generate(options(given=(' ',))) | ValueError | given='': states no value
     generate(options(impute='x.csv', samples=7)) | ValueError | samples=7: not with impute=x.csv
     generate(options(impute='x.csv', numbers=(3,))) | ValueError | numbers=.3,.: not with impute=x
     generate(options(prompt='hello')) | ValueError | prompt=.'hello',.: not for .*several alphabets
     generate(options(length=5)) | ValueError | length=5: not for
     generate(options(out='x.jsonl')) | ValueError | out=x.jsonl: must end in .csv or .parquet
     generate(options(out='x.doc')) | ValueError | out=x.doc: must end in
-    generate(of_text(given='n=1')) | ValueError | given=n=1: .* has one alphabet, must have a field
+    generate(of_text(given=('n=1',))) | ValueError | given=n=1: .* has one alphabet, must
     generate(of_text(out='x.csv')) | ValueError | out=x.csv: .* has no rows
 """
 

@@ -1,5 +1,7 @@
 """The command ``recipes.table``: its recipes, their flags, and a run from a file to samples."""
 
+import shutil
+
 import numpy as np
 import pytest
 from table_files import write_csv
@@ -9,7 +11,7 @@ from recipes import prepare as preparation
 from recipes import table
 from recipes.config.command import choose
 from recipes.data import open_prepared
-from recipes.model_io import open_saved
+from recipes.model_io import open_held_out, open_saved
 
 
 def chosen(*words):
@@ -68,3 +70,25 @@ def test_a_run_has_the_columns_of_its_table(data, tmp_path, monkeypatch, capsys)
     assert "age " in samples and "sex " in samples and "note x" in samples
     table.main(["columns", "--smoke", *flags, *folders, "--output.validate-sequences", "8"])
     assert "2 steps are done already" in capsys.readouterr().out
+
+
+def test_another_table_of_the_same_shape_is_refused(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (data.parent / "mine.csv").read_text()
+    (tmp_path / "mine.csv").write_text(text.replace(",F,", ",W,"))
+    preparation.main(["table", "--files", "mine.csv", "--out", "other"])
+    flags = ["--steps", "2", "--batch", "8", "--optimizer.warmup", "1", "--output.samples", "1"]
+    command = ["columns", "--smoke", *flags, "--output.folder", "run"]
+    shutil.copytree(data, "mine")
+    table.main([*command, "--data.folder", "mine"])
+    saved = open_saved(tmp_path / "run")
+    open_held_out(saved, tmp_path / "mine")
+    with pytest.raises(ValueError, match=r"data=.*other: .* is 'sex=M' of the data's and 'sex=F'"):
+        open_held_out(saved, tmp_path / "other")
+    shutil.rmtree("mine")
+    shutil.copytree("other", "mine")
+    with pytest.raises(SystemExit, match="vocabulary"):
+        table.main([*command, "--data.folder", "mine"])
+    with pytest.raises(SystemExit, match="'sex=M' of the data's and 'sex=F' of the model's"):
+        start = ["--start", "run", "--output.folder", "second"]
+        table.main([*command, "--data.folder", "mine", *start])

@@ -118,6 +118,7 @@ def check_resumption(whole: Recipe, again: Recipe, last: int, before: int) -> di
 class Killed(Bound):
     """Bound whose process is killed in the data of step 10, unless it began after step 0."""
 
+    fixed_sizes = True
     first = None
 
     def ahead(self, batches, step):

@@ -14,6 +14,10 @@ from recipes.domains.graphs.sequences import sequences_of
 from recipes.domains.graphs.slots import TYPE, Slots, check_graph, check_largest
 
 
+KEYS = {"nodes": ("id",), "edges": ("source", "target")}
+"""Keys of the objects in each list of a JSON line."""
+
+
 def _linked(values: Any) -> nx.Graph:
     """Return the graph of nodes and links.
 
@@ -24,6 +28,16 @@ def _linked(values: Any) -> nx.Graph:
     """
     if not isinstance(values, dict):
         raise TypeError(f"is {type(values).__name__}, must be an object with nodes and edges")
+    for part, keys in KEYS.items():
+        if part not in values:
+            raise TypeError(f"has no {part!r} among {', '.join(values)}")
+        if not isinstance(values[part], list):
+            raise TypeError(f"{part!r} is {type(values[part]).__name__}, must be a list")
+        for entry in values[part]:
+            if not isinstance(entry, dict) or not entry.keys() >= {*keys}:
+                raise TypeError(
+                    f"{part!r} holds {repr(entry)[:60]}, must hold objects with {' and '.join(keys)}"
+                )
     graph = nx.node_link_graph(values, edges="edges", multigraph=False)
     listed = len(values["nodes"])
     if len(graph) != listed:

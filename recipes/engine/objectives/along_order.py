@@ -40,7 +40,6 @@ class AlongOrder(Bound):
         share: share of the rows that follow the order; the others are noised at random.
     """
 
-    fixed_sizes = False
     order: Sampler
     per_step: int = 16
     share: float = 1.0

@@ -28,7 +28,6 @@ class Auxiliary(Bound):
         weight: weight of the cross-entropy.
     """
 
-    fixed_sizes = False
     weight: float = 1.0
 
     def __post_init__(self) -> None:

@@ -50,10 +50,15 @@ class Objective(dd.parts.Part):
     """Unit of the loss in messages."""
     fixed_sizes: ClassVar[bool] = False
     """Whether the loss computes in fixed sizes after ``fix_sizes``, so that a step can be a graph.
-    A class with another loss than its base states it again.
+
+    Each class states it for itself, since it may have another loss than its base.
     """
     setting: Setting
     """Objects of the run, from ``begin`` on."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.fixed_sizes = vars(cls).get("fixed_sizes", False)
 
     @classmethod
     def write_out(cls, values: dict[str, Any], process: str) -> dict[str, Any]:

@@ -55,7 +55,6 @@ class Consistency(Bound):
         anchor: share of sequences whose earlier time is 0, where the token itself is the target.
     """
 
-    fixed_sizes = False
     weight: float = 0.5
     divergence: Literal["forward_kl", "reverse_kl", "jensen_shannon"] = "forward_kl"
     anchor: float = 0.25

@@ -38,7 +38,6 @@ class Memory(Bound):
         share: share of the sequences that get them.
     """
 
-    fixed_sizes = False
     share: float = 0.5
 
     def __post_init__(self) -> None:
