@@ -307,7 +307,8 @@ def generate(options: Options, console: Console) -> list[str]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = options.reading.find(options.run, device, options.precision)
     saved = found.files
-    if wants_rows(vars(options), {one.name: one.default for one in fields(Options)}, saved):
+    asked = vars(options) | {"given": options.known}
+    if wants_rows(asked, {one.name: one.default for one in fields(Options)}, saved):
         wanted = RowRequest(options.known, options.impute, tuple(options.request.numbers))
         return generate_rows(
             found, wanted, options.sampling, options.seed, options.batch, options.out, console

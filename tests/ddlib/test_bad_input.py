@@ -306,8 +306,8 @@ SAMPLER = r"""
     generate(shape=(0, 3)) | ValueError | shape's B is 0.*at least 1
     generate(temperature=-1.0) | ValueError | temperature is -1.0.*in \[0, 1e6\]
     generate(temperature=NAN) | ValueError | temperature is nan.*in \[0, 1e6\]
-    generate(top_p=0.0) | ValueError | top_p is 0.0.*\(0, 1\]
-    generate(top_p=1.1) | ValueError | top_p is 1.1.*\(0, 1\]
+    generate(top_p=0.0) | ValueError | top_p is 0.0.*\[1e-9, 1\]
+    generate(top_p=1.1) | ValueError | top_p is 1.1.*\[1e-9, 1\]
     generate(steps=torch.tensor([0.0, 1.0])) | ValueError
         | times is \[0.0, 1.0\].*strictly decreasing
     generate(steps=torch.tensor([1.0, 0.5, 0.5, 0.0])) | ValueError | times.*strictly decreasing

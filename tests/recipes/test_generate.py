@@ -203,9 +203,9 @@ test_bad_sampling_options_are_refused_at_once = refuses(r"""
     Sampling(sampler="ancestral:force=true") | ValueError
         | sampler.force: no such key; ancestral has force_transition
     Sampling(temperature=-1.0) | ValueError | temperature=-1.0
-    Sampling(top_p=0.0) | ValueError | top_p=0.0
+    Sampling(top_p=0.0) | ValueError | top_p is 0.0
     Sampling(temperature=(1.0, -0.5)) | ValueError | temperature=-0.5
-    Sampling(top_p=(0.9, 2.0)) | ValueError | top_p=2.0
+    Sampling(top_p=(0.9, 2.0)) | ValueError | top_p is 2.0
     Sampling(top_k=0) | ValueError | top_k=0: must be at least 1
     Sampling(min_p=1.1) | ValueError | min_p=1.1: must lie in
     Sampling(repetition_penalty=0.5) | ValueError | repetition_penalty=0.5: must be at least 1

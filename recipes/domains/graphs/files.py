@@ -13,7 +13,6 @@ from recipes.data.sources.files import identity, matching, suffix, text_lines
 from recipes.domains.graphs.sequences import sequences_of
 from recipes.domains.graphs.slots import TYPE, Slots, check_graph, check_largest
 
-
 KEYS = {"nodes": ("id",), "edges": ("source", "target")}
 """Keys of the objects in each list of a JSON line."""
 
@@ -36,7 +35,8 @@ def _linked(values: Any) -> nx.Graph:
         for entry in values[part]:
             if not isinstance(entry, dict) or not entry.keys() >= {*keys}:
                 raise TypeError(
-                    f"{part!r} holds {repr(entry)[:60]}, must hold objects with {' and '.join(keys)}"
+                    f"{part!r} holds {repr(entry)[:60]}, must hold objects with "
+                    f"{' and '.join(keys)}"
                 )
     graph = nx.node_link_graph(values, edges="edges", multigraph=False)
     listed = len(values["nodes"])
