@@ -128,7 +128,7 @@ def causal_scores(judge: LoadedModel, rows: Int64[Tensor, "B L"], pad_id: int) -
     The bound in one step masks every token at once: it is the exact negative log-likelihood.
     """
     batches = [
-        Batch(rows[index], rows[index] != pad_id, index)
+        Batch(rows[index], rows[index] != pad_id, torch.ones_like(rows[index], dtype=bool), index)
         for index in torch.arange(len(rows)).split(BATCH)
     ]
     exact = partial(measure, seed=SEED, replicate=0, parameterization=judge.parameterization)
