@@ -150,7 +150,8 @@ def random_tokens(size: Size) -> Prepared:
     columns = pa.chunked_array([pa.array(list(tokens))]), pa.chunked_array([[1] * ROWS])
     documents = Documents(*columns, words)
     tokenizer = Tokenizer(WordLevel({str(index): index for index in range(words)}, unk_token="0"))
-    return Prepared(NOWHERE, tokenizer, 0, 0, 0, documents, documents, "", {})
+    manifest = {"corpus": {"tokenizer": "none"}}
+    return Prepared(NOWHERE, tokenizer, 0, 0, 0, documents, documents, "", manifest)
 
 
 def batches(trained: engine.Run) -> Iterator[Batch]:

@@ -19,7 +19,6 @@ from ddlib.plot import level_names
 from ddlib.typing import implements
 from recipes.config import IN_STRATA, ModelContext, Recipe, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared, wrap
-from recipes.data.agreement import Vocabulary
 from recipes.data.lengths import check_lengths
 from recipes.engine.ahead import read_ahead, worker_for
 from recipes.engine.checkpoint import CHECKPOINTS, Facts, TrainingState, check_folder, newest
@@ -140,8 +139,8 @@ class Run:
         )  # the rest of a row has none
         padded = data.pad_id is not None and not recipe.data.wrap and not labels
         state = TrainingState(network, optimizers(model, recipe.optimizer), average, objective)
-        words = Vocabulary.of(str(data.folder), data.tokenizer.get_vocab(), data.layout)
-        facts = Facts(0, fingerprint(recipe), dd.fingerprint(words.ids), world.size)
+        vocabulary = dd.fingerprint(data.vocabulary.ids)
+        facts = Facts(0, fingerprint(recipe), vocabulary, world.size)
         run = cls(
             recipe,
             world,
