@@ -36,7 +36,7 @@ from torch import Tensor
 
 import ddlib as dd
 from recipes.config import at_least, own_times
-from recipes.console import check_file, command, make_console, plain_errors
+from recipes.console import check_file, check_inputs_kept, command, make_console, plain_errors
 from recipes.data.names import names_of
 from recipes.engine.provenance import provenance
 from recipes.generation.calls import NetworkCalls, network_calls
@@ -153,6 +153,10 @@ class Options:
         texts = (self.prompt,) if isinstance(self.prompt, str) else tuple(self.prompt or ())
         object.__setattr__(self, "prompt", texts)  # a single prompt may be a plain string
         at_least(1, samples=self.samples, batch=self.batch)
+        check_inputs_kept(
+            {name: getattr(self, name) for name in ("prompts", "impute", "json_schema")},
+            {"out": self.out, "html": self.html},
+        )
         if self.request.rule is not None and (
             self.html is not None or (self.out is not None and self.out.suffix in FILMS)
         ):

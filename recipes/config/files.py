@@ -16,6 +16,7 @@ from ddlib import parts
 from recipes.config.recipe import PARTS, Recipe, part, read_part
 from recipes.config.validation import ELSEWHERE, instead
 from recipes.data import Corpus, SymbolCorpus
+from recipes.data.yaml_text import load_yaml
 
 APART = ("output.", "hardware.", "data.folder")
 """Parts of a recipe that do not affect results: the machine, the folder of its text and the folder
@@ -72,7 +73,7 @@ def read_recipe(path: Path) -> Recipe:
         raise FileNotFoundError(f"recipe={path}: there is no such file, must be a YAML file")
     try:
         with path.open(encoding="utf-8") as file:  # whose name its errors have
-            values = yaml.safe_load(file)
+            values = load_yaml(file)
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {error}") from error
     if not isinstance(values, dict):

@@ -10,11 +10,12 @@ from recipes.console.screen import (
     render_states,
     sign,
 )
-from recipes.console.writing import check_file
+from recipes.console.writing import check_file, check_inputs_kept
 
 __all__ = [
     "TrainingBar",
     "check_file",
+    "check_inputs_kept",
     "command",
     "make_console",
     "on_its_way",

@@ -231,6 +231,22 @@ def test_a_prompt_that_looks_like_a_gap_gives_a_hint(gap):
     Options(run="r", prompt="We [MASK:3] the [MASK] of [a mask] <unmask> [MASKED].")
 
 
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"impute": "x.csv", "out": "x.csv"}, "out=x.csv: would replace the file of impute"),
+        ({"prompts": "x", "out": "../HERE/x"}, "out=.*x: would replace the file of prompts"),
+        ({"json_schema": "x.json", "html": "x.json"}, "html=.*replace the file of json_schema"),
+        ({"out": "x", "html": "x"}, "html=x: would replace the file of out"),
+    ],
+)
+def test_no_file_is_written_over_one_that_is_read(tmp_path, monkeypatch, files, message):
+    monkeypatch.chdir(tmp_path)
+    paths = {name: Path(path.replace("HERE", tmp_path.name)) for name, path in files.items()}
+    with pytest.raises(ValueError, match=message):
+        Options(run="r", **paths)
+
+
 @pytest.mark.parametrize("command", [evaluate.main, main])
 def test_a_samplers_typo_ends_as_other_flags_do(command):
     with pytest.raises(

@@ -8,6 +8,7 @@ from zoo.runs import recipe_in
 
 from recipes import owt, train
 from recipes.config import read_recipe
+from recipes.data.yaml_text import load_yaml
 from recipes.engine import train as run_of
 
 FILE = """
@@ -89,6 +90,17 @@ def test_an_error_of_yaml_names_the_file_and_the_line(mine):
     mine.write_text("data: {folder: x}\n  process: 3\n")
     with pytest.raises(ValueError, match=r'mine\.yaml is not YAML: (.|\n)*in "mine\.yaml", line 2'):
         read_recipe(mine)
+
+
+def test_a_key_that_occurs_twice_is_refused(mine):
+    mine.write_text("data: {folder: x}\nsteps: 3\nseed: 1\nsteps: 4\n")
+    with pytest.raises(ValueError, match=r"the key 'steps' occurs twice(.|\n)*line 4"):
+        read_recipe(mine)
+
+
+def test_a_merged_key_may_be_overridden():
+    text = "a: &first {x: 1, y: 2}\nb: {<<: *first, x: 3}\n"
+    assert load_yaml(text) == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}}
 
 
 def test_wrong_keys_of_parts_and_missing_fields_come_in_one_round(mine):

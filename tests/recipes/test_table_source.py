@@ -264,6 +264,22 @@ def test_texts_of_missing_values_are_stated(tmp_path):
     assert table.fields[0].symbols == ("1", "3", MISSING)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "float32", "float64", "Int64", "str"])
+def test_stated_texts_are_missing_in_columns_of_numbers_too(tmp_path, dtype):
+    values = pd.Series([3, 99, 4, 99, 3]).astype(dtype)
+    pd.DataFrame({"a": values}).to_parquet(tmp_path / "x.parquet")
+    table = Table(files=str(tmp_path / "x.parquet"), missing=["99"]).load()
+    assert table.fields[0].symbols == ("3", "4", MISSING)
+    assert table.ids[:, 0].tolist() == [0, 2, 1, 2, 0]
+
+
+def test_large_integers_stay_exact_beside_missing_values(tmp_path):
+    frame = pd.DataFrame({"a": [2**53 + 1, -1, 2**53 + 1]})
+    frame.to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(ValueError, match="9007199254740993 in row 1 is not exact"):
+        Table(files=str(tmp_path / "x.parquet"), missing=["-1"]).load()
+
+
 # schemas
 
 
@@ -378,6 +394,7 @@ BAD = """
     read('a', '9007199254740993') | ValueError | 9007199254740993 in row 1 is not exact as a
     read('a', '[missing]', 'x', '') | ValueError | column 'a': '.missing.' is the name of a missing
     Table(files='none.csv').load() | FileNotFoundError | files='none.csv': there is no
+    Table(files='z.csv', missing=['-1', '?']).load() | ValueError | missing='.': no value of z.csv
     Table(files='x.csv', schema='y.yaml', missing=['?']) | ValueError | missing=.*not with a schema
     Table(files='x.csv', schema='none.yaml').identity() | FileNotFoundError | schema='none.yaml'
 """
@@ -392,6 +409,7 @@ def test_bad_tables_are_refused(tmp_path, monkeypatch):
 
     pd.DataFrame({"a": [[1, 2]] * 3}).to_parquet("x.parquet")
     pd.DataFrame({"a": [None, b"u"]}).to_parquet("y.parquet")
+    pd.DataFrame({"a": [-1, 2]}).to_csv("z.csv", index=False)
     read("", "a,b", "1,2")
     refused_with(read=read)(BAD)
 
@@ -415,6 +433,7 @@ SCHEMAS = """
     with_schema('columns: {b: {kind: number}}') | ValueError | schema: has the column 'b', x.csv has
         a
     with_schema('{') | ValueError | is not YAML
+    with_schema('columns: {a: {kind: ignore}, a: {kind: category}}') | ValueError | 'a' occurs twice
     with_schema('columns: {a: {kind: category, values: [yes, no]}}') | ValueError | True is no text
         for YAML, write it in quotes
     with_schema('columns: {2019: {kind: number}}') | ValueError | 2019 is no text for YAML

@@ -56,7 +56,13 @@ class Column:
             _check_single(place, values.tolist())
             texts = [None if pd.isna(value) else _text(value) for value in values.tolist()]
             values = pd.Series(texts, dtype=object)
-            values = values.where(~values.isin([*ABSENT, *absent]), None)
+            values = values.where(~values.isin(ABSENT), None)
+        found = values.map(_text, na_action="ignore") if absent else values
+        stated = found.isin(absent)
+        self.absent = frozenset(found[stated])
+        """Those of the given texts of missing values that occur."""
+        if self.absent:
+            values = _nullable(values).mask(stated)
         self._values = values
         self.missing: Bool[np.ndarray, " N"] = values.isna().to_numpy(dtype=bool)
         """True at missing values."""
@@ -310,8 +316,16 @@ def _check_single(place: str, values: Sequence[Any]) -> None:
             )
 
 
+def _nullable(values: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return integers with a type that has missing values and does not round; others as given."""
+    if not pd.api.types.is_integer_dtype(values.dtype):
+        return values
+    unsigned = pd.api.types.is_unsigned_integer_dtype(values.dtype)
+    return values.astype("UInt64" if unsigned else "Int64")
+
+
 def _text(value: Any) -> str:
     """Return a value as text: integers without decimals, texts without spaces around them."""
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float | np.floating) and value.is_integer():
         return str(int(value))
     return str(value).strip()

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from recipes.data.cells import Cells
 from recipes.data.fields import MISSING, Field
 from recipes.data.source import STRICT
+from recipes.data.yaml_text import load_yaml
 from recipes.domains.tables.noise import NAMED
 from recipes.domains.tables.reading import Column
 
@@ -105,7 +106,7 @@ class Schema:
 
         file = schema_file(path)
         try:
-            values = yaml.safe_load(file.read_text(encoding="utf-8"))
+            values = load_yaml(file.read_text(encoding="utf-8"))
             return TypeAdapter(cls).validate_python(values)
         except yaml.YAMLError as error:
             raise ValueError(f"schema={path!r}: is not YAML: {error}") from error

@@ -79,7 +79,7 @@ class Table:
         FileNotFoundError, ModuleNotFoundError, ValueError: on loading, with file, column and row:
             no such file; a first line that is like a row, without ``columns``; a column that mixes
             numbers and texts, that the schema lacks or that the table lacks; a value that is not
-            in the schema.
+            in the schema; a text in ``missing`` that no value is.
     """
 
     files: str
@@ -99,6 +99,9 @@ class Table:
         columns = read_columns(self.files, absent, self.columns or ())
         if stated is None and not self.columns:
             check_header(self.files, columns)
+        for text in self.missing or ():
+            if not any(text in column.absent for column in columns.values()):
+                raise ValueError(f"missing={text!r}: no value of {self.files} is {text!r}")
         schema = propose(columns, absent) if stated is None else stated
         self._check(schema, columns)
         modelled = {
