@@ -110,6 +110,18 @@ def test_graphs_of_files_come_back(tmp_path):
     )
 
 
+@pytest.mark.parametrize("named", [TYPE, "label"])
+def test_attributes_that_are_not_read_are_remarked(tmp_path, named):
+    graph = nx.path_graph(3)
+    nx.set_node_attributes(graph, {0: "a", 1: "a", 2: "b"}, named)
+    line = json.dumps(nx.node_link_data(graph, edges="edges"))
+    (tmp_path / "x.jsonl").write_text(f"{line}\n{line}\n")
+    wanted = (
+        () if named == TYPE else ("nodes: attributes that are not read: label; types are 'type'",)
+    )
+    assert Graphs(str(tmp_path / "x.jsonl")).load().notes == wanted
+
+
 def link(graph):
     return json.dumps(nx.node_link_data(graph, edges="edges"))
 

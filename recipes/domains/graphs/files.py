@@ -1,8 +1,9 @@
 """Graphs of files: graph6, sparse6, or nodes and links in JSON."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ class Graphs:
             raise ValueError(f"files={self.files!r}: there is no line with a graph")
         types = _types(graphs, "nodes"), _types(graphs, "edges")
         count = max(len(graph) for graph in graphs.values()) if self.slots is None else self.slots
-        return sequences_of(graphs.values(), Slots(count, *types), list(graphs))
+        found = sequences_of(graphs.values(), Slots(count, *types), list(graphs))
+        unread = _unread(graphs.values(), "nodes"), _unread(graphs.values(), "edges")
+        return replace(found, notes=(*found.notes, *filter(None, unread)))
 
     def identity(self) -> dict[str, str]:
         return identity(self._files(), None)
@@ -111,6 +114,15 @@ class Graphs:
                 check_graph(graph, name)
                 check_largest(name, len(graph))
                 yield name, graph
+
+
+def _unread(graphs: Iterable[nx.Graph], part: str) -> str:
+    """Return a remark on the attributes of nodes or edges that are not read, "" for none."""
+    every = chain.from_iterable(getattr(one, part).data() for one in graphs)
+    names = {str(name) for *_, values in every for name in values} - {TYPE}
+    if not names:
+        return ""
+    return f"{part}: attributes that are not read: {', '.join(sorted(names))}; types are {TYPE!r}"
 
 
 def _types(graphs: Mapping[str, nx.Graph], part: str) -> tuple[str, ...]:
