@@ -5,20 +5,25 @@ from collections.abc import Mapping
 from pathlib import Path
 
 
-def check_inputs_kept(read: Mapping[str, Path | None], written: Mapping[str, Path | None]) -> None:
+def check_inputs_kept(
+    read: Mapping[str, Path | str | None], written: Mapping[str, Path | str | None]
+) -> None:
     """Raise ValueError if a file to write is one to read, or another one to write.
 
     Args:
         read: files to read by the names of their arguments, None for no file.
         written: files to write.
     """
-    taken = {path.resolve(): name for name, path in read.items() if path is not None}
+    taken = {Path(path).resolve(): name for name, path in read.items() if path is not None}
     for name, path in written.items():
         if path is None:
             continue
-        if (other := taken.get(path.resolve())) is not None:
-            raise ValueError(f"{name}={path}: would replace the file of {other}, name another one")
-        taken[path.resolve()] = name
+        place = Path(path).resolve()
+        if place in taken:
+            raise ValueError(
+                f"{name}={path}: would replace the file of {taken[place]}, name another one"
+            )
+        taken[place] = name
 
 
 def check_file(name: str, path: Path) -> None:
