@@ -59,8 +59,9 @@ def read_recipe(path: Path) -> Recipe:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: a folder; no YAML; an unknown key, with the nearest known one; a value of
-            another type; a plug-in that is not installed, with the command that installs it.
+        ValueError: a folder; no YAML; a key that occurs twice; an unknown key, with the nearest
+            known one; a value of another type; a plug-in that is not installed, with the command
+            that installs it.
         PermissionError: see ``ddlib.config.registry.trusting``.
     """
     if path.is_dir():

@@ -280,6 +280,12 @@ def test_stated_texts_are_missing_in_columns_of_numbers_too(tmp_path, dtype):
     assert table.ids[:, 0].tolist() == [0, 2, 1, 2, 0]
 
 
+def test_texts_that_are_missing_in_every_table_may_be_stated_too(tmp_path):
+    file = write(tmp_path / "x.csv", [["1"], ["NA"], ["2"]], ["a"])
+    stated_too = Table(files=file, missing=["NA", "NULL"]).load()
+    assert np.array_equal(stated_too.ids, Table(files=file).load().ids)
+
+
 def test_large_integers_stay_exact_beside_missing_values(tmp_path):
     frame = pd.DataFrame({"a": [2**53 + 1, -1, 2**53 + 1]})
     frame.to_parquet(tmp_path / "x.parquet")

@@ -12,6 +12,7 @@ from recipes.data.fields import Field
 from recipes.data.packaged import content_hash
 from recipes.data.sequences import Sequences
 from recipes.domains.tables.reading import (
+    ABSENT,
     Column,
     check_header,
     identity_of,
@@ -104,7 +105,7 @@ class Table:
         if stated is None and not self.columns:
             check_header(self.files, columns)
         for text in self.missing or ():
-            if not any(text in column.absent for column in columns.values()):
+            if text not in ABSENT and not any(text in one.absent for one in columns.values()):
                 raise ValueError(f"missing={text!r}: no value of {self.files} is {text!r}")
         schema = propose(columns, absent) if stated is None else stated
         self._check(schema, columns)
