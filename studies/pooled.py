@@ -12,21 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import scipy.stats
 import torch
 
 import ddlib
 
 STUDIES = Path(__file__).parent
-ARMS = {
-    "budgets": ("MDLM", "HDLM-64, all edges"),
-    "scales": ("masks", "overlap 1 (HDLM-64)"),
-    "orders": ("masks", "HDLM-64"),
-}
-"""Names of masks and of HDLM-64 with losses on all edges in each study with the recipe of
-docs/studies/budgets.md.
-
-The training times of masks are uniform in the other two.
-"""
 TREES = ("overlap 1 (HDLM-64)", "random tree")
 TIMES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 
@@ -41,17 +32,11 @@ def mean_with_error(values: list[float]) -> str:
     text.
     """
     error = statistics.stdev(values) / math.sqrt(len(values))
-    half = _student(len(values) - 1) * error
+    half = scipy.stats.t.ppf(0.975, len(values) - 1) * error
     return (
         f"{statistics.mean(values):+.4f} ± {error:.4f} ({len(values)} runs, 95 % interval ± "
         f"{half:.3f})"
     )
-
-
-def _student(degrees: int) -> float:
-    """Return the 0.975 quantile of Student's t distribution."""
-    quantiles = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365}
-    return quantiles[degrees]
 
 
 def differences(study: str, first: str, second: str, millions: int) -> Iterator[float]:
@@ -65,17 +50,6 @@ def differences(study: str, first: str, second: str, millions: int) -> Iterator[
     }
     for seed in sorted({seed for process, seed in bounds if process == first}):
         yield bounds[second, seed] - bounds[first, seed]
-
-
-def gap_of_trees(millions: int) -> list[float]:
-    """Return the gap of HDLM-64 with losses on all edges to masks, one for each pair of runs.
-
-    Two studies may contain the same pair of runs, which counts once.
-    """
-    gaps = [
-        gap for study, arms in ARMS.items() for gap in differences(study, *arms, millions=millions)
-    ]
-    return list(dict.fromkeys(round(gap, 9) for gap in gaps))
 
 
 def kept_by_clip(process: ddlib.processes.ForwardProcess, high: float, mode: str) -> list[float]:
@@ -156,12 +130,6 @@ def distances_of_data() -> dict[str, float]:
 
 def main() -> None:
     """Print all figures."""
-    for millions in (2, 8):
-        gaps = gap_of_trees(millions)
-        print(
-            f"HDLM-64 with all edges above masks, {millions} million tokens: "
-            f"{mean_with_error(gaps)}"
-        )
     for millions in (2, 8):
         gaps = list(differences("scales", *TREES, millions=millions))
         seeds = ", ".join(f"{gap:+.3f}" for gap in gaps)

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+import scipy.stats
 import torch
 
 import ddlib as dd
@@ -76,9 +77,9 @@ def test_shares_that_a_clip_keeps_have_their_closed_form():
     assert total == pytest.approx(0.5, abs=1e-3)
 
 
-def test_gaps_are_pooled_over_distinct_pairs_of_runs():
-    gaps = pooled.gap_of_trees(8)
-    assert len(gaps) == 5, "the runs of scales with seed 1 are those of orders"
-    assert pooled.mean_with_error(gaps).startswith(
-        "+0.0540 ± 0.0029 (5 runs, 95 % interval ± 0.008)"
-    )
+def test_a_mean_over_runs_has_the_interval_of_student():
+    runs = torch.randn(5, generator=torch.Generator().manual_seed(0)).tolist()
+    low, high = scipy.stats.ttest_1samp(runs, 0.0).confidence_interval(0.95)
+    half, middle = (high - low) / 2, (high + low) / 2
+    shown = pooled.mean_with_error(runs)
+    assert shown.startswith(f"{middle:+.4f} ±") and shown.endswith(f"interval ± {half:.3f})")

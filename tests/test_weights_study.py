@@ -192,12 +192,13 @@ def test_gaps_are_those_of_runs_of_one_seed():
     compared = {f"masks, {seed}": run_of(5.0 + seed, 4.9) for seed in (0, 1, 2)}
     compared |= {f"HDLM-64, {seed}": run_of(5.1 + 1.01 * seed, 4.95) for seed in (0, 1)}
     result = {"search": {}, "compared": compared}
-    _, kind, test, sealed, *_ = pages.gaps_row(result, sizes, "HDLM-64", "bound")
+    _, kind, test, sealed, *_ = pages.gaps_row(result, sizes, "HDLM-64", "masks", "bound")
     assert kind == "bound" and test == sealed
     assert test == "+0.1050 ± 0.0050 (2 runs, 95 % interval ± 0.064)"
-    chains = pages.gaps_row(result, sizes, "HDLM-64", "chain")
+    chains = pages.gaps_row(result, sizes, "HDLM-64", "masks", "chain")
     assert chains[2] == "-" and chains[3].startswith("+0.0500 ± 0.0000 (2 runs")
-    assert pages.gaps_row(result, sizes, "HDLM-64-8, all edges", "bound")[2] == pages.MISSING
+    missing = pages.gaps_row(result, sizes, "HDLM-64-8, all edges", "masks", "bound")
+    assert missing[0] == "HDLM-64-8, all edges less masks" and missing[2] == pages.MISSING
     means = pages.bounds_row(result, sizes, "HDLM-64", "bound")
     assert means[1:3] == [pages.MISSING, "5.6050 (2 of 3 seeds)"]
     assert len(pages.bounds_row(result, sizes, "masks", "chain")) == 2 + 3

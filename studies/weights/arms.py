@@ -40,6 +40,8 @@ TUNED = {
 THREE_LEVELS = Model({"kind": "hdlm_levels", "clusters": [CLUSTERS, 8]}, EDGES)
 UNTUNED = {RANDOM: "HDLM-64, all edges", "HDLM-64-8, all edges": "HDLM-64, all edges"}
 """Processes that take weights and rate of another one."""
+FURTHER = {"HDLM-64, all edges": (1.2e-2,)}
+"""Learning rates of a deviation in the protocol, which choose nothing."""
 NOISY = {"xi = 0.9": 0.9, "xi = 0.8": 0.8}
 """Perturbed hierarchies, trained as HDLM-64."""
 JUDGE = "judge"
@@ -67,6 +69,7 @@ class Sizes:
     """Samples of a cell."""
     weights: tuple[str, ...] = tuple(WEIGHTS)
     rates: tuple[float, ...] = RATES
+    further: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: FURTHER)
     noisy: tuple[str, ...] = tuple(NOISY)
     hashes: Path = HASHES
     """File with the hashes of the texts that chose nothing."""
@@ -86,6 +89,7 @@ def tiny(hashes: Path) -> Sizes:
         samples=4,
         weights=("optimal", "constant"),
         rates=(RATE, 6e-3),
+        further={},
         noisy=("xi = 0.9",),
         hashes=hashes,
     )

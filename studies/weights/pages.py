@@ -1,9 +1,9 @@
 """Tables of docs/studies/weights.md."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,12 @@ TEXTS = {
     "faq": "Anarchist FAQ",
 }
 MASKS = "masks"
+EDGES = "HDLM-64, all edges"
+COMPARED = {
+    MASKS: [*TUNED, *UNTUNED][1:],
+    EDGES: ["HDLM-64", *UNTUNED],
+}
+"""Processes whose differences to a base, the key, are shown."""
 EQUAL = 0.02
 """Distance in nats up to which a cell's entropy may lie outside those of masks."""
 Result = Mapping[str, Any]
@@ -50,7 +56,7 @@ def tables(result: Result, sizes: Sizes) -> str:
         table(["process", *sizes.weights], [grid_row(result, sizes, process) for process in TUNED]),
         "**Learning rates** with the chosen weights:",
         table(
-            ["process", "weights", *(f"{rate:g}" for rate in sizes.rates)],
+            ["process", "weights", *(f"{rate:g}" for rate in all_rates(sizes))],
             [rates_row(result, sizes, process) for process in TUNED],
         ),
         f"**Bounds** at {sizes.budget:g} million tokens, nats per token, mean of the seeds:",
@@ -63,12 +69,13 @@ def tables(result: Result, sizes: Sizes) -> str:
             ["process", "weights, rate", *list(TEXTS.values())[1:]],
             [bounds_row(result, sizes, process, "chain") for process in (*TUNED, *UNTUNED)],
         ),
-        "**Above masks** of the same seed, mean over the seeds:",
+        "**Differences** between runs of one seed, mean over the seeds:",
         table(
-            ["process", "number", *TEXTS.values()],
+            ["processes", "number", *TEXTS.values()],
             [
-                gaps_row(result, sizes, process, kind)
-                for process in [*TUNED, *UNTUNED][1:]
+                gaps_row(result, sizes, process, base, kind)
+                for base, processes in COMPARED.items()
+                for process in processes
                 for kind in ("bound", "chain")
             ],
         ),
@@ -89,11 +96,20 @@ def rates_row(result: Result, sizes: Sizes, process: str) -> list[str]:
     """Return the bounds of a process with all learning rates."""
     weights = chosen_weights(result, process, sizes)
     if weights is None:
-        return [process, *[MISSING] * (1 + len(sizes.rates))]
+        return [process, *[MISSING] * (1 + len(all_rates(sizes)))]
     best = chosen(result, process, sizes)
-    tunings = [Tuning(weights, rate) for rate in sizes.rates]
-    shown = [searched(result, process, one, one == best) for one in tunings]
+    planned = {*sizes.rates, *sizes.further.get(process, ())}
+    tunings = [Tuning(weights, rate) for rate in all_rates(sizes)]
+    shown = [
+        searched(result, process, one, one == best) if one.rate in planned else "-"
+        for one in tunings
+    ]
     return [process, weights, *shown]
+
+
+def all_rates(sizes: Sizes) -> list[float]:
+    """Return the learning rates that the search has for some process, in ascending order."""
+    return sorted({*sizes.rates, *itertools.chain(*sizes.further.values())})
 
 
 def searched(result: Result, process: str, tuning: Tuning, best: bool) -> str:
@@ -136,20 +152,20 @@ def mean_of(values: Sequence[float | None]) -> str:
     return f"{statistics.mean(measured):.4f}{count}"
 
 
-def gaps_row(result: Result, sizes: Sizes, process: str, kind: str) -> list[str]:
-    """Return the differences of a process to masks with their t intervals."""
+def gaps_row(result: Result, sizes: Sizes, process: str, base: str, kind: str) -> list[str]:
+    """Return the differences between a process and a base with their t intervals."""
     shown = []
     for text in TEXTS:
         if (text, kind) == ("test", "chain"):
             shown.append("-")
             continue
         pairs = [
-            (value(result, process, seed, text, kind), value(result, MASKS, seed, text, kind))
+            (value(result, process, seed, text, kind), value(result, base, seed, text, kind))
             for seed in sizes.seeds
         ]
-        gaps = [one - masks for one, masks in pairs if one is not None and masks is not None]
+        gaps = [one - other for one, other in pairs if one is not None and other is not None]
         shown.append(mean_with_error(gaps) if len(gaps) > 1 else MISSING)
-    return [process, kind, *shown]
+    return [f"{process} less {base}", kind, *shown]
 
 
 def samples_tables(result: Result, sizes: Sizes) -> list[str]:
@@ -266,7 +282,7 @@ def interpolated(points: Sequence[tuple[float, float]], place: float) -> float:
         return math.nan
     if place <= ordered[0][0]:
         return ordered[0][1]
-    for (low, first), (high, second) in pairwise(ordered):
+    for (low, first), (high, second) in itertools.pairwise(ordered):
         if place <= high:
             return first + (second - first) * (place - low) / (high - low)
     return ordered[-1][1]

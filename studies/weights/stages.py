@@ -90,7 +90,7 @@ class Study:
             weights = chosen_weights(self.result(), process, self.sizes)
             if weights is None:
                 raise SystemExit(f"rates: the grid of {process} is not finished")
-            for rate in self.sizes.rates:
+            for rate in (*self.sizes.rates, *self.sizes.further.get(process, ())):
                 self._search(process, Tuning(weights, rate))
 
     def winners(self) -> None:
