@@ -1,6 +1,4 @@
-"""Figures of the pages that combine the results of several studies.
-
-Inference over runs, not over documents.
+"""Figures of the pages that no single study's tables show.
 
 python -m studies.pooled
 """
@@ -12,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import scipy.stats
 import torch
 
 import ddlib
@@ -25,18 +22,6 @@ TIMES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 def runs_of(study: str) -> list[dict[str, Any]]:
     """Return the runs of a study."""
     return json.loads((STUDIES / study / "results.json").read_text())["runs"]
-
-
-def mean_with_error(values: list[float]) -> str:
-    """Return the mean of runs, its standard error and the half width of the 95 % t interval as
-    text.
-    """
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    half = scipy.stats.t.ppf(0.975, len(values) - 1) * error
-    return (
-        f"{statistics.mean(values):+.4f} ± {error:.4f} ({len(values)} runs, 95 % interval ± "
-        f"{half:.3f})"
-    )
 
 
 def differences(study: str, first: str, second: str, millions: int) -> Iterator[float]:

@@ -198,12 +198,6 @@ def test_all_products_of_the_layer_are_counted(work):
     assert flat - clusters == pytest.approx(layer * (1 - 2 / 16), rel=0.1)
 
 
-def test_intervals_over_seeds_are_those_of_t():
-    assert pages.interval([]) == pages.MISSING
-    assert pages.interval([0.5]) == "+0.5000 (one seed)"
-    assert pages.interval([1.0, 2.0, 3.0]) == "+2.0000 ± 2.4841"  # 4.3027 / sqrt(3)
-
-
 def test_the_page_has_the_tables_of_the_results():
     page = pages.PAGE.read_text(encoding="utf-8")
     text = run.page_of(pages.PAGE, run.RESULTS, Sizes())

@@ -13,6 +13,7 @@ import ddlib as dd
 from studies import pooled
 from studies.deviations import run as deviations
 from studies.page import less
+from studies.tables import MISSING, interval
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -81,5 +82,5 @@ def test_a_mean_over_runs_has_the_interval_of_student():
     runs = torch.randn(5, generator=torch.Generator().manual_seed(0)).tolist()
     low, high = scipy.stats.ttest_1samp(runs, 0.0).confidence_interval(0.95)
     half, middle = (high - low) / 2, (high + low) / 2
-    shown = pooled.mean_with_error(runs)
-    assert shown.startswith(f"{middle:+.4f} ±") and shown.endswith(f"interval ± {half:.3f})")
+    assert interval(runs, 4, "+") == f"{middle:+.4f} ± {half:.4f}"
+    assert interval(runs[:1]) == f"{runs[0]:.3f}, one seed" and interval([]) == MISSING

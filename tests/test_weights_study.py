@@ -194,9 +194,9 @@ def test_gaps_are_those_of_runs_of_one_seed():
     result = {"search": {}, "compared": compared}
     _, kind, test, sealed, *_ = pages.gaps_row(result, sizes, "HDLM-64", "masks", "bound")
     assert kind == "bound" and test == sealed
-    assert test == "+0.1050 ± 0.0050 (2 runs, 95 % interval ± 0.064)"
+    assert test == "+0.1050 ± 0.0635 (2 of 3 seeds)"
     chains = pages.gaps_row(result, sizes, "HDLM-64", "masks", "chain")
-    assert chains[2] == "-" and chains[3].startswith("+0.0500 ± 0.0000 (2 runs")
+    assert chains[2] == "-" and chains[3] == "+0.0500 ± 0.0000 (2 of 3 seeds)"
     missing = pages.gaps_row(result, sizes, "HDLM-64-8, all edges", "masks", "bound")
     assert missing[0] == "HDLM-64-8, all edges less masks" and missing[2] == pages.MISSING
     means = pages.bounds_row(result, sizes, "HDLM-64", "bound")

@@ -1,18 +1,15 @@
 """Tables of the study of output layers, each row with what is measured or "not yet run"."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
-
-from scipy.stats import t as student
 
 from studies.heads.models import ADAPTIVE, AR, FLAT, HDLM, MASKS, Arm
 from studies.heads.sizes import Sizes
 from studies.heads.text import TREES
-from studies.tables import MISSING, table
+from studies.tables import MISSING, interval, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "studies" / "heads.md"
 BEGIN = "<!-- tables: python -m studies.heads.run WORK -->"
@@ -23,17 +20,6 @@ Entry = Mapping[str, Any]
 Value = Callable[[Entry], float]
 Found = Mapping[Arm, Mapping[int, Entry]]
 """Runs by arm and seed."""
-
-
-def interval(differences: Sequence[float]) -> str:
-    """Return the mean with the half-width of its 95 % t interval over seeds."""
-    count = len(differences)
-    if count == 0:
-        return MISSING
-    if count == 1:
-        return f"{differences[0]:+.4f} (one seed)"
-    half = float(student.ppf(0.975, count - 1)) * stdev(differences) / math.sqrt(count)
-    return f"{mean(differences):+.4f} ± {half:.4f}"
 
 
 def runs_of(result: Entry) -> Found:
@@ -135,7 +121,7 @@ def _bounds(found: Found, sizes: Sizes) -> str:
             row = [process, arm.head, ", ".join(seeds) or MISSING]
             for mark in MARKS:
                 values = paired(found, arm, flat, at(mark), at(mark))
-                row.append("-" if arm == flat else interval(values))
+                row.append("-" if arm == flat else interval(values, 4, "+"))
             rows.append(row)
     title = (
         f"**Nats per token** of each seed after {sizes.steps:,} steps, and the difference from the "
@@ -155,7 +141,7 @@ def _sealed(result: Entry) -> str:
         for arm in arms(process):
             seeds = [f"{at('steps')(run):.4f}" for _, run in sorted(found.get(arm, {}).items())]
             values = paired(found, arm, flat, at("steps"), at("steps"))
-            less = "-" if arm == flat else interval(values)
+            less = "-" if arm == flat else interval(values, 4, "+")
             rows.append([process, arm.head, ", ".join(seeds) or MISSING, less])
     title = "**Sealed text**, equal steps, as above."
     return f"{title}\n\n" + table(["process", "layer", "nats", "less tokens"], rows)
@@ -172,7 +158,7 @@ def _trees(found: Found) -> str:
     rows = [
         [
             f"{one.process}, {one.head} less {other.process}, {other.head}",
-            interval(paired(found, one, other, at("steps"), at("steps"))),
+            interval(paired(found, one, other, at("steps"), at("steps")), 4, "+"),
         ]
         for one, other in pairs
     ]
@@ -190,7 +176,7 @@ def _classes(found: Found, sizes: Sizes) -> str:
         for arm in arms(process):
             if arm != flat:
                 cells = [
-                    interval(paired(found, arm, flat, in_class(place), in_class(place)))
+                    interval(paired(found, arm, flat, in_class(place), in_class(place)), 4, "+")
                     for place in range(len(ends) - 1)
                 ]
                 rows.append([process, arm.head, *cells])
@@ -212,7 +198,8 @@ def _curve(found: Found, sizes: Sizes) -> str:
         flat = Arm(process, FLAT)
         tree = Arm(process, "semantic")
         cells = [
-            interval(paired(found, tree, flat, at_step(step), at_step(step))) for step in steps
+            interval(paired(found, tree, flat, at_step(step), at_step(step)), 4, "+")
+            for step in steps
         ]
         rows.append([process, *cells])
     title = (

@@ -6,8 +6,7 @@ from statistics import mean
 from typing import Any
 
 from studies.mixed.models import MODELS
-from studies.rewards.pages import interval
-from studies.tables import MISSING, table
+from studies.tables import MISSING, interval, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "studies" / "mixed.md"
 BEGIN = "<!-- tables: python -m studies.mixed.run -->"

@@ -1,30 +1,19 @@
 """Tables of the study of rewards, each row with what is measured or "not yet run"."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
-
-from scipy.stats import t as student
 
 from studies.rewards.ratios import KNOWN
 from studies.rewards.training import METHODS, PROCESSES, Sizes
-from studies.tables import MISSING, table
+from studies.tables import MISSING, interval, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "studies" / "rewards.md"
 BEGIN = "<!-- tables: python -m studies.rewards.run -->"
 TIMES = ("before", "after")
 
 Result = Mapping[str, Any]
-
-
-def interval(values: Sequence[float], sign: str = "") -> str:
-    """Return the mean with the half-width of its 95 % t interval over seeds."""
-    if len(values) < 2:
-        return MISSING
-    half = float(student.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
-    return f"{mean(values):{sign}.3f} ± {half:.3f}"
 
 
 def of_seeds(result: Result, process: str, method: str) -> list[Result]:
@@ -103,7 +92,9 @@ def difference_table(result: Result) -> str:
             runs = of_seeds(result, process, method)
             pairs = [*zip(exact, runs, strict=False)]
             cells = [
-                interval([one["after"][count] - run["after"][count] for one, run in pairs], "+")
+                interval(
+                    [one["after"][count] - run["after"][count] for one, run in pairs], sign="+"
+                )
                 for count in ("one", "any")
             ]
             rows.append([process, method, *cells])

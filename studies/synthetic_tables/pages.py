@@ -1,16 +1,14 @@
 """Tables and pictures of the study, each cell with what is measured or "not yet run"."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 from studies.synthetic_tables.settings import EPOCHS, NOISES, SEEDS, key_of, planned
-from studies.tables import MISSING, table
+from studies.tables import MISSING, interval, table
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "studies" / "synthetic_tables.md"
@@ -31,14 +29,6 @@ SHOWN = ("masks", "CTGAN", EPOCHS, "Gaussian copula", "independent columns")
 """Generators in the pictures."""
 
 Result = Mapping[str, Any]
-
-
-def interval(values: Sequence[float], digits: int, sign: str = "") -> str:
-    """Return the mean with the half-width of its 95 % t interval over seeds."""
-    if len(values) < 2:
-        return f"{values[0]:{sign}.{digits}f}, one seed" if values else MISSING
-    half = float(student.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
-    return f"{mean(values):{sign}.{digits}f} ± {half:.{digits}f}"
 
 
 def of_seeds(result: Result, name: str, arm: str) -> dict[int, Result]:

@@ -9,8 +9,7 @@ from typing import Any
 
 from recipes.hdlm_tables import FORCED
 from studies.page import page
-from studies.pooled import mean_with_error
-from studies.tables import END, MISSING, table
+from studies.tables import END, MISSING, interval, table
 from studies.weights.arms import (
     NOISY,
     RATE,
@@ -69,7 +68,8 @@ def tables(result: Result, sizes: Sizes) -> str:
             ["process", "weights, rate", *list(TEXTS.values())[1:]],
             [bounds_row(result, sizes, process, "chain") for process in (*TUNED, *UNTUNED)],
         ),
-        "**Differences** between runs of one seed, mean over the seeds:",
+        "**Differences** between runs of one seed, mean over the seeds; ± is the half-width of the "
+        "95 % t interval over seeds:",
         table(
             ["processes", "number", *TEXTS.values()],
             [
@@ -148,8 +148,14 @@ def mean_of(values: Sequence[float | None]) -> str:
     measured = [one for one in values if one is not None]
     if not measured:
         return MISSING
-    count = "" if len(measured) == len(values) else f" ({len(measured)} of {len(values)} seeds)"
-    return f"{statistics.mean(measured):.4f}{count}"
+    return f"{statistics.mean(measured):.4f}{of_seeds(measured, values)}"
+
+
+def of_seeds(measured: Sequence[float], planned: Sequence[object]) -> str:
+    """Return the number of measured seeds as text while some are missing."""
+    if len(measured) in (0, len(planned)):
+        return ""
+    return f" ({len(measured)} of {len(planned)} seeds)"
 
 
 def gaps_row(result: Result, sizes: Sizes, process: str, base: str, kind: str) -> list[str]:
@@ -164,7 +170,7 @@ def gaps_row(result: Result, sizes: Sizes, process: str, base: str, kind: str) -
             for seed in sizes.seeds
         ]
         gaps = [one - other for one, other in pairs if one is not None and other is not None]
-        shown.append(mean_with_error(gaps) if len(gaps) > 1 else MISSING)
+        shown.append(interval(gaps, 4, "+") + of_seeds(gaps, sizes.seeds))
     return [f"{process} less {base}", kind, *shown]
 
 
