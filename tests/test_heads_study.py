@@ -180,13 +180,16 @@ def test_the_best_rate_is_that_of_the_search(tmp_path):
 
 def test_marks_are_as_many_operations_and_seconds(tmp_path):
     study = run.Study(tmp_path, tmp_path / "results.json", TINY)
-    study.result["costs"] = {
-        f"{MASKS} | {FLAT}": {"seconds": 2.0, "flops": 30.0},
-        f"{MASKS} | {ADAPTIVE}": {"seconds": 1.0, "flops": 10.0},
-    }
+    study.result["costs"][f"{MASKS} | {ADAPTIVE}"] = {"seconds": 0.5, "flops": 12e9}
+    searched = 0.76 + 0.5 + 3 * 0.25  # a step of the layer over tokens, adaptive, and three trees
+    assert study.estimate()["search"] == pytest.approx(TINY.search_steps * 2 * searched)
+    for arm in run.ARMS:
+        flat = {"seconds": 2.0, "flops": 30.0}
+        study.result["costs"][arm.name] = flat if arm.head == FLAT else {"seconds": 1, "flops": 10}
     assert study.marks(Arm(MASKS, ADAPTIVE)) == {"steps": 4, "flops": 6, "seconds": 4}
-    estimate = study.estimate()
-    assert estimate["search"] == pytest.approx(3 * 2 * (2 + 1 + 3 * run.STEP_SECONDS[MASKS][1]))
+    flat_steps, others_steps = 4, 6  # the largest of the marks
+    runs = 2 * (3 * flat_steps * 2.0 + 11 * others_steps * 1.0)
+    assert study.estimate()["runs"] == pytest.approx(runs)
 
 
 def test_all_products_of_the_layer_are_counted(work):

@@ -52,8 +52,15 @@ ARMS = tuple(
 SEARCH_SEED = 100
 SEALED = 6
 """Windows of the sealed text, in units of those of a source."""
-STEP_SECONDS = {AR: (1.44, 0.47), MASKS: (0.76, 0.25), HDLM: (0.57, 0.26)}
-"""Seconds of a step with the layer over tokens and with the others.
+ASSUMED = {
+    (AR, True): {"seconds": 1.44, "flops": 99e9},
+    (AR, False): {"seconds": 0.47, "flops": 21e9},
+    (MASKS, True): {"seconds": 0.76, "flops": 52e9},
+    (MASKS, False): {"seconds": 0.25, "flops": 12e9},
+    (HDLM, True): {"seconds": 0.57, "flops": 32e9},
+    (HDLM, False): {"seconds": 0.26, "flops": 12e9},
+}
+"""Costs of a step of each process with the layer over tokens (True) and with the others.
 
 ``--estimate`` assumes them before they are measured.
 """
@@ -154,28 +161,26 @@ class Study:
         As many steps; steps with as many operations, and with as much processor time, as
         ``compute_steps`` of the layer over tokens.
         """
-        costs = self.result["costs"]
         marks = {"steps": self.sizes.steps}
         for kind in ("flops", "seconds"):
-            ratio = costs[Arm(arm.process, FLAT).name][kind] / costs[arm.name][kind]
+            ratio = self._cost(Arm(arm.process, FLAT))[kind] / self._cost(arm)[kind]
             marks[kind] = max(1, round(self.sizes.compute_steps * ratio))
         return marks
+
+    def _cost(self, arm: Arm) -> dict[str, float]:
+        return self.result["costs"].get(arm.name, ASSUMED[arm.process, arm.head == FLAT])
 
     def estimate(self) -> dict[str, float]:
         """Return the processor seconds of every stage without evaluations."""
 
-        def seconds(arm: Arm) -> float:
-            assumed = {"seconds": STEP_SECONDS[arm.process][arm.head != FLAT]}
-            return self.result["costs"].get(arm.name, assumed)["seconds"]
+        def seconds(arm: Arm, steps: int) -> float:
+            return steps * self._cost(arm)["seconds"]
 
-        def last(arm: Arm) -> float:
-            ratio = seconds(Arm(arm.process, FLAT)) / seconds(arm)
-            return max(self.sizes.steps, self.sizes.compute_steps * ratio)
-
+        longest = {arm: max(self.marks(arm).values()) for arm in ARMS}
         return {
-            "costs": sum((self.sizes.timed + 4) * seconds(arm) for arm in ARMS),
-            "search": sum(self.sizes.search_steps * seconds(run.arm) for run in self.searched()),
-            "runs": sum(len(self.sizes.seeds) * last(arm) * seconds(arm) for arm in ARMS),
+            "costs": sum(seconds(arm, self.sizes.timed + 4) for arm in ARMS),
+            "search": sum(seconds(run.arm, self.sizes.search_steps) for run in self.searched()),
+            "runs": len(self.sizes.seeds) * sum(seconds(arm, longest[arm]) for arm in ARMS),
         }
 
 
