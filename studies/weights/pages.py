@@ -170,7 +170,8 @@ def gaps_row(result: Result, sizes: Sizes, process: str, base: str, kind: str) -
             for seed in sizes.seeds
         ]
         gaps = [one - other for one, other in pairs if one is not None and other is not None]
-        shown.append(interval(gaps, 4, "+") + of_seeds(gaps, sizes.seeds))
+        missing = of_seeds(gaps, sizes.seeds) if len(gaps) > 1 else ""
+        shown.append(interval(gaps, 4, "+") + missing)
     return [f"{process} less {base}", kind, *shown]
 
 
