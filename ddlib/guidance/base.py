@@ -14,7 +14,7 @@ from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, layout_of
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.typing import Denoiser, StateProbs, Times, Tokens
-from ddlib.utils.validation import check_number, require
+from ddlib.utils.validation import check_interval, check_number, require
 
 Strength = float | Callable[[float], float]
 """A number, or a function of the time t (1 is noise, 0 is data)."""
@@ -81,12 +81,7 @@ class Guidance(Part):
         )
         require(on in _PLACES, f"on is {on!r}, must be one of {', '.join(map(repr, _PLACES))}")
         self.on = on
-        require(len(interval) == 2, f"interval is {interval!r}, must be two times")
-        low, high = (
-            check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval)
-        )
-        require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
-        self.interval = (low, high)
+        self.interval = check_interval(interval)
         self.of_parts = (
             _common_parameterization(denoisers or {})
             if parameterization is None

@@ -104,7 +104,7 @@ class ChildTarget(TokenTarget):
 class StepTarget(TokenTarget):
     """Distributions over the states at an earlier time, (B, L, S) float64.
 
-    NaN if z has probability 0.
+    A state of probability 0 stays.
     """
 
     s: Times

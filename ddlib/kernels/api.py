@@ -45,8 +45,8 @@ class Hidden(Output):
 
     If the loss is reduced to a scalar, its gradients are computed in the forward pass, from the
     same logits. Otherwise the backward pass recomputes the logits. The loss is differentiable once
-    with respect to hidden, weight and bias. NaN in ``hidden`` or ``weight`` raises no error: as the
-    logits are not checked, it gives NaN.
+    with respect to hidden, weight and bias. NaN in ``hidden`` or ``weight`` gives NaN, or an error
+    where all logits are computed in chunks, whose position is that in the chunk.
 
     Example:
         >>> import ddlib as dd

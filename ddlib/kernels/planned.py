@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ddlib.kernels.dispatch import LossPlan, plan
-from ddlib.objective.training import LossInputs, LossOptions, Mode
+from ddlib.objective.training import LossInputs, LossOptions, Mode, check_not_drawn
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Times, Tokens
@@ -75,6 +75,7 @@ class PlannedLoss:
             TypeError, ValueError: as ``training_loss``.
         """
         options = LossOptions(weighting, mode, parameterization)
+        check_not_drawn(t)
         LossInputs.of(process, x, z, t, options, None, None)
         parts = plan(process, x, z, t, options, dtype, whole)
         for part in parts.blocks:

@@ -29,7 +29,7 @@ class Evidence(Divergence):
         read: Reader | None = None,
     ) -> Float[Tensor, "n"]:
         x = rows.x[:, None]
-        z = self.process.token_at(rows.z[:, None])
+        z = self.process.states_as_tokens(rows.z[:, None])
         ratio = self.process.log_ratio(rows.t).to(logits.dtype)[:, None]
         # largest first: its sum with the logarithm would round away the distance of p(x) from 1
         log_p = logits.sub_(logits.amax(1, keepdim=True))

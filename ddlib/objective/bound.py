@@ -13,6 +13,7 @@ from ddlib.objective.given import free_positions, hold_given
 from ddlib.objective.metrics import Measure
 from ddlib.objective.training import mean_per_token
 from ddlib.paces import Pace, Together
+from ddlib.paces.base import check_pace
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization, cavity_logits, posterior_logits
 from ddlib.processes import ForwardProcess, unsqueeze_times
@@ -25,8 +26,8 @@ from ddlib.utils.validation import require
 
 INFINITE, BALANCED, SKEWED = 0.98, 1.02, 0.1
 """Exponents (``process.tail_exponents``) from which on a variance has no finite value, with
-independent levels and with
-balanced levels, and a third moment has none."""
+independent levels and with balanced levels, and a third moment has none.
+"""
 
 _TOGETHER = Together()
 
@@ -188,7 +189,11 @@ def reconstruction(
     """Compute -log p(x | z_t) in nats per token.
 
     p(x|z) is in proportion to the cavity distribution times q_t(z|x).
+
+    Raises:
+        TypeError, ValueError: as ``posterior_logits``; x not (B, L) tokens.
     """
+    process.check_inputs(x=x, z=z, t=t)
     scores = posterior_logits(process, logits, z, t)
     return -scores.log_softmax(-1).gather(-1, x[..., None]).squeeze(-1)
 
@@ -282,10 +287,7 @@ def bound(
     meaning = able.meaning(parameterization)
     process.check_levels(levels)
     pace = _TOGETHER if pace is None else pace
-    if not isinstance(pace, Pace):
-        raise TypeError(
-            f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None"
-        )
+    check_pace(pace)
     low, high = interval
     rows, length = x.shape
     t, measure, s, u = pace.draw(

@@ -1,6 +1,12 @@
 """Integrand of the bound -log p(x) <= E[nelbo] of every process."""
 
-from ddlib.objective.training import LossInputs, LossOptions, Output, as_output
+from ddlib.objective.training import (
+    LossInputs,
+    LossOptions,
+    Output,
+    as_output,
+    check_not_drawn,
+)
 from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess
 from ddlib.processes.base import check_process
@@ -52,6 +58,7 @@ def nelbo(
         >>> dd.nelbo(process, torch.zeros(1, 3, 5), x, z, torch.tensor([0.5]))
         tensor([[0.0000, 3.2189, 3.2189]])
     """
+    check_not_drawn(t)
     require(
         method in METHODS, f"method is {method!r}, must be one of {', '.join(map(repr, METHODS))}"
     )

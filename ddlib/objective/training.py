@@ -155,6 +155,12 @@ class LossInputs:
         return cls(process, x, z, times, options, free, weight)
 
 
+def check_not_drawn(t: Times) -> None:
+    """Raise TypeError for a draw where times are required, without their weights."""
+    if isinstance(t, Draw):
+        raise TypeError("t is a Draw, must be a tensor of times; training_loss takes draws")
+
+
 def split_draw(t: Times | Draw) -> tuple[Times, Tensor | None]:
     """Return times, and the weight of each draw, which broadcasts with tokens (B, L).
 
@@ -162,10 +168,16 @@ def split_draw(t: Times | Draw) -> tuple[Times, Tensor | None]:
 
     Raises:
         TypeError: weights that are not a tensor of numbers.
-        ValueError: weights that are negative, not finite or of another shape than the times.
+        ValueError: a draw of discrete time; weights that are negative, not finite or of another
+            shape than the times.
     """
     if not isinstance(t, Draw):
         return t, None
+    require(
+        t.s is None,
+        "t is a draw of discrete time, whose weights are those of a step, must be one of "
+        "continuous time; dd.bound(steps=) is the bound in discrete time",
+    )
     measure = t.measure
     if not isinstance(measure, Tensor) or measure.is_complex() or measure.dtype == torch.bool:
         got = measure.dtype if isinstance(measure, Tensor) else type(measure).__name__
@@ -267,8 +279,9 @@ def training_loss(
         x: (B, L) clean tokens.
         z: (B, L) noisy states.
         t: (B,) times, or (B, L), one for each position; or a ``paces.Draw``, i.e. times with the
-            weight of each, by which the loss is multiplied: the result of ``Pace.draw``, or
-            ``Draw(t, density.weight(t))`` for times that were drawn from a density.
+            weight of each, by which the loss is multiplied: the result of ``Pace.draw`` in
+            continuous time, or ``Draw(t, density.weight(t))`` for times that were drawn from a
+            density.
         weighting: function of the weight before it multiplies the divergence, from
             ``ddlib.weightings``; by default the weight is that of the bound. The papers clip at 2
             or 10, ``Clip(2.0)``.

@@ -44,6 +44,14 @@ class Draw(NamedTuple):
     """
 
 
+def check_pace(pace: object) -> None:
+    """Raise TypeError unless the object is a pace."""
+    if not isinstance(pace, Pace):
+        raise TypeError(
+            f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None"
+        )
+
+
 class Pace(Part):
     r"""Path of times :math:`t_l(u)`, u in [0, 1], one time for each position l of a sequence.
 

@@ -118,30 +118,30 @@ class Capabilities:
         """Return the meaning of the logits: as passed, else as the denoiser states it."""
         return self.parameterization if parameterization is None else parameterization
 
-    def check_time_input(self, clean: int, asker: str) -> None:
+    def check_time_input(self, clean: int, caller: str) -> None:
         """Raise TypeError unless the denoiser takes a time per position and, if required, the clean
         sequence.
 
         Args:
             clean: number of positions of a block, if the denoiser takes the clean sequence too; 0
                 if it does not.
-            asker: name of the caller in error messages.
+            caller: name of the caller in error messages.
         """
         if not self.own_times:
-            raise TypeError(self.lacking_times(asker))
+            raise TypeError(self.lacking_times(caller))
         if clean and self.block_size != clean:
             raise TypeError(
-                f"at_once is True with {asker}, and the denoiser {self.name} has block_size "
+                f"at_once is True with {caller}, and the denoiser {self.name} has block_size "
                 f"{self.block_size or None}, must be {clean}: a block may depend on its noisy "
                 "states and on the clean "
                 "tokens of earlier blocks only"
             )
 
-    def lacking_times(self, asker: str) -> str:
+    def lacking_times(self, caller: str) -> str:
         """Return the message for a denoiser, or a part of a guidance, with one time per sequence.
 
         Args:
-            asker: name of the caller.
+            caller: name of the caller.
         """
         parts = {name: Capabilities.of(part) for name, part in self.parts.items()}
         lacking = [
@@ -151,7 +151,7 @@ class Capabilities:
         ]
         lacks = lacking[0] if lacking else f"denoiser {self.name}"
         return (
-            f"{asker} has one time per position, and the {lacks} takes one time per sequence: a "
+            f"{caller} has one time per position, and the {lacks} takes one time per sequence: a "
             "network that takes t (B, L) must have the attribute own_times = True, as "
             "ddlib_models.DiT does"
         )

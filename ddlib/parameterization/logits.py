@@ -180,15 +180,16 @@ def to_cavity(
 def posterior_logits(
     process: ForwardProcess, logits: Float[Tensor, "B L K"], z: Tokens, t: Times
 ) -> Logits:
-    """Return the log of ``cavity * q_t(z|.)``, unnormalised: -inf at tokens from which ``z`` never
-    comes.
+    """Return the log of ``cavity * q_t(z|.)``, unnormalised, in float32 or float64: -inf at tokens
+    from which ``z`` never comes.
 
     Raises:
         TypeError, ValueError: as ``cavity_logits``; states or times out of range.
     """
     process.check_inputs(z=z, t=t)
     check_columns(process, TokenLogits("cavity"), logits, z.shape)
-    logits = process.restrict_logits(logits, z)
+    check_devices(logits=logits, z=z)
+    logits = process.restrict_logits(float32_or_wider(logits), z)
     check_finite(logits)
     log_evidence = process.token_evidence(z, t).log()
     return logits.log_softmax(-1) + log_evidence.to(logits.dtype)

@@ -149,7 +149,7 @@ class ForwardProcess(Float64Module, Part):
         )
 
     _place: Tensor
-    """A constant of every process, on the device of the others."""
+    """Scalar whose device is that of the process."""
 
     hierarchy: Hierarchy | None
     """The hierarchy of the states; None where there is none."""
@@ -160,11 +160,6 @@ class ForwardProcess(Float64Module, Part):
     modes: ClassVar[tuple[str, ...]] = ("standard",)
     """Modes of ``training_loss``: "hard" and "edges" too where the ``..._weighted_divergence`` of
     the name exists.
-    """
-
-    couplings: ClassVar[tuple[str, ...]] = LEVELS
-    """Couplings that ``sample`` takes; a subclass whose ``sample`` takes no ``levels`` states
-    ("independent",).
     """
 
     training_weighting: ClassVar[str] = "clip"
@@ -297,7 +292,7 @@ class ForwardProcess(Float64Module, Part):
             x: (B, L) tokens.
             z: (B, L) states.
             t: (B,) or (B, L) times.
-            s: earlier times, of the shape of ``t``.
+            s: times of the shape of ``t``, none later.
             p: (B, L, V) distributions over tokens.
 
         Raises:
@@ -322,10 +317,7 @@ class ForwardProcess(Float64Module, Part):
                 s.shape == t.shape,
                 f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}",
             )
-            alone = tokens is not None and tokens.shape[1] == 1
-            check_order(
-                s, t, strictly=t.ndim == 1 and not alone
-            )  # with times per position, s = t is allowed
+            check_order(s, t)
         if p is not None and tokens is not None:
             want = (*tokens.shape, self.vocab_size)
             require(
@@ -357,16 +349,6 @@ class ForwardProcess(Float64Module, Part):
                     "process.sample(x, t) "
                     "of the same process"
                 )
-
-    def check_forwards(self, z: Tokens, s: Times, t: Times) -> None:
-        """Raise TypeError or ValueError unless states and times are well formed and s <= t."""
-        self.check_inputs(z=z, t=t)
-        check_times("s", s, *z.shape)
-        require(
-            s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}"
-        )
-        check_devices(z=z, s=s)
-        check_order(s, t)
 
     def __repr__(self) -> str:
         fields = [f"vocab_size={self.vocab_size}", f"num_states={self.num_states}"]
@@ -438,9 +420,16 @@ class ForwardProcess(Float64Module, Part):
         Raises:
             TypeError, ValueError: as ``sample``, z not int64 states, or s later than t.
         """
-        self.check_forwards(z, s, t)
+        self.check_inputs(z=z, t=t, s=s)
         probs = rows_at(self.transition, z, s, t)
         return draw(probs, rand(z.shape, generator, z.device))
+
+    @property
+    def couplings(self) -> tuple[str, ...]:
+        """Couplings of levels that ``sample`` takes: "independent" alone without an argument
+        ``levels``.
+        """
+        return LEVELS if "levels" in signature(self.sample).parameters else LEVELS[:1]
 
     def check_levels(self, levels: str) -> None:
         """Raise unless ``sample`` takes this coupling.
@@ -452,12 +441,10 @@ class ForwardProcess(Float64Module, Part):
         require(
             levels in LEVELS, f"levels is {levels!r}, must be one of {', '.join(map(repr, LEVELS))}"
         )
-        in_sample = levels == "independent" or "levels" in signature(self.sample).parameters
-        if levels not in self.couplings or not in_sample:
-            name = type(self).__name__
+        if levels != "independent" and levels not in self.couplings:
             raise TypeError(
-                f"levels is {levels!r}, which {name} does not support: its sample has no argument "
-                "levels"
+                f"levels is {levels!r}, which {self!r} does not support: its sample, or that of a "
+                "component, has no argument levels"
             )
 
     def likelihood(self, z: Tokens, x: Tokens, t: Times) -> PerToken:
@@ -491,7 +478,7 @@ class ForwardProcess(Float64Module, Part):
         become stays.
 
         Raises:
-            TypeError, ValueError: as ``sample``, or s not below t.
+            TypeError, ValueError: as ``sample``, or s later than t.
         """
         self.check_inputs(z=z, t=t, s=s, p=p)
         return normalise_or_stay(
@@ -640,9 +627,9 @@ class ForwardProcess(Float64Module, Part):
         t = t.to(torch.float64)
         s = s.to(torch.float64)
         truth = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s)
-        believed = self.posterior(logits.to(torch.float64).softmax(-1), z, t, s)
+        predicted = self.posterior(logits.to(torch.float64).softmax(-1), z, t, s)
         reached = truth > 0
-        ratio = torch.where(reached, truth, 1.0).log() - torch.where(reached, believed, 1.0).log()
+        ratio = torch.where(reached, truth, 1.0).log() - torch.where(reached, predicted, 1.0).log()
         return (truth * ratio).sum(-1).clamp_min(0).to(logits.dtype)
 
     def hard_weighted_divergence(
@@ -981,9 +968,8 @@ class ForwardProcess(Float64Module, Part):
 def evidence(
     process: ForwardProcess, z: Tokens, t: Times
 ) -> tuple[Float64[Tensor, "B L V"], Bool[Tensor, "B L 1"]]:
-    """Log-likelihood log q_t(z|.) of every token, and True where some token may have become ``z``.
-
-    Else 0 for all.
+    """Log-likelihood log q_t(z|.) of every token, and True where some token may have become ``z``;
+    where none may, 0 for all tokens.
 
     A token that is given, a prompt, may be one that no noise leads to at this time: it stays.
     """

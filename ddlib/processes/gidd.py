@@ -46,10 +46,8 @@ class GIDD(Interpolating):
         return [cls(5, 0.0), cls(5, 0.2), cls(4, 0.5, gamma=2.0)]
 
     def mixture(self, t: Tensor) -> Mixture:
-        rest = 1 - t
-        c = self.scale * (t * rest) ** (self.gamma / 2)
-        total = 1 + self.vocab_size * c
-        return Mixture(rest / total, c / total, t / total)
+        total = self._total(t)
+        return Mixture((1 - t) / total, self._c(t) / total, t / total)
 
     def mixture_between(self, s: Tensor, t: Tensor) -> Mixture:
         total = self._total(t)

@@ -26,15 +26,15 @@ def dense_integrand(process: Any, logits: Logits, x: Tokens, z: Tokens, t: Times
     t = interior(t)
     p = logits.to(torch.float64).softmax(-1)
     noisy = process.marginal(x, t)
-    believed = process.predictive(p, t)
+    predicted = process.predictive(p, t)
     index = z[..., None]
-    believed_z = believed.gather(-1, index)
-    possible = believed_z > 0
+    predicted_z = predicted.gather(-1, index)
+    possible = predicted_z > 0
     rates = process.rates_into(z, t).scatter(-1, index, 0.0)
     entered = rates > 0
     a = noisy / noisy.gather(-1, index)
     # elsewhere the ratio may be so large that its gradient is infinite, and times 0 NaN
-    b = torch.where(entered, believed, 0.0) / torch.where(possible, believed_z, 1.0)
+    b = torch.where(entered, predicted, 0.0) / torch.where(possible, predicted_z, 1.0)
     flows = entered & ((a > 0) | (b > 0))
     both = flows & (a > 0)
     log_ratio = torch.where(both, a, 1.0).log() - torch.where(both, b, 1.0).log()

@@ -123,7 +123,7 @@ class Interpolating(ForwardProcess):
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draw z_t ~ q_{t|s}(.|z_s): first keep or resample, then the new state."""
-        self.check_forwards(z, s, t)
+        self.check_inputs(z=z, t=t, s=s)
         since = self._between(s, t)
         noise = uniforms(z.shape, generator, z.device)
         keep = next(noise) < since.keep
@@ -182,9 +182,11 @@ class Interpolating(ForwardProcess):
         weight = self.loss_weight(x, z, t)
         log_p = logits.log_softmax(-1)
         if not self.uniform:
-            return weight, -self._at(interior(t)).keep.to(log_p.dtype) * gather_last(log_p, x)
+            nats = -self._at(interior(t)).keep.to(log_p.dtype) * gather_last(log_p, x)
+            # a token has weight 0, and infinite nats where the network excludes it
+            return weight, torch.where(z < self.vocab_size, 0.0, nats)
         others = sum_of_others(self.log_ratio(t), log_p, x)
-        log_pz = gather_last(log_p, self.token_at(z))
+        log_pz = gather_last(log_p, self.states_as_tokens(z))
         return weight, self.divergence(gather_last(log_p, x), log_pz, others, x, z, t)
 
     def log_ratio(self, t: Times) -> Float64[Tensor, "*n"]:
@@ -218,7 +220,8 @@ class Interpolating(ForwardProcess):
         KL(q_s(.|x) || q_s(.|p)) + KL(e_x || e_p)`.
         """
         self.check_inputs(x=x, z=z, t=t, s=s)
-        before = self._at(s)
+        # at s = t = 1 no token was kept or drawn, and their ratio is that of the time before
+        before = self._at(s.minimum(interior(s)))
         since = self._between(s, t)
         resample = self._into(z, since.token, since.mask)
         stay = since.keep * self.likelihood(z, x, s)
@@ -226,8 +229,9 @@ class Interpolating(ForwardProcess):
         log_px = gather_last(log_p, x).double()
         share = resample / (resample + stay).clamp_min(torch.finfo(torch.float64).tiny)
         if not self.uniform:  # a token was never resampled, and all tokens lead to the mask alike
-            return (share * before.keep * -log_px).to(logits.dtype)
-        log_pz = gather_last(log_p, self.token_at(z)).double()
+            nats = share * before.keep * -log_px
+            return torch.where(z < self.vocab_size, 0.0, nats).to(logits.dtype)
+        log_pz = gather_last(log_p, self.states_as_tokens(z)).double()
         others = sum_of_others(log_ratio(before), log_p, x).double()
         kl, log_odds = compare(before, log_px, log_pz, others, x, z)
         log_pz = (since.keep * before.keep).log() + log_pz
@@ -235,10 +239,6 @@ class Interpolating(ForwardProcess):
             z < self.vocab_size, choice_kl(stay, resample, log_pz, log_odds, z == x), 0.0
         )
         return (share * kl.clamp_min(0) + choice).to(logits.dtype)
-
-    def token_at(self, z: Tokens) -> Tokens:
-        """Return the states, with an arbitrary token in place of the mask."""
-        return z.clamp_max(self.vocab_size - 1)
 
     def loss_weight(self, x: Tokens, z: Tokens, t: Times) -> PerToken:
         arrival = self._arrival(z, t)
@@ -352,7 +352,7 @@ class Interpolating(ForwardProcess):
 
     def _log_prob(self, logits: Logits, z: Tokens) -> Float64[Tensor, "B L"]:
         """Log-probability log p(z), -inf at masks."""
-        log_p = gather_last(logits, self.token_at(z)) - logits.logsumexp(-1)
+        log_p = gather_last(logits, self.states_as_tokens(z)) - logits.logsumexp(-1)
         return torch.where(z < self.vocab_size, log_p.double(), -torch.inf)
 
     def _at(self, t: Times) -> Mixture:

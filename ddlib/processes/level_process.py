@@ -147,9 +147,8 @@ class LevelProcess(ForwardProcess):
 
     def expected_level(self, t: Float64[Tensor, "n"]) -> Float64[Tensor, "n"]:
         """Return the mean level of a position at each time, (n,)."""
-        chances = self.level_transition(torch.zeros_like(t), t)
         levels = torch.arange(len(self.levels), dtype=torch.float64, device=t.device)
-        return chances[:, 0] @ levels
+        return self.occupancies(t) @ levels
 
     def max_remask_prob(self, t: Times, s: Times) -> Float64[Tensor, "*n levels"]:
         """Return the largest ``lift`` of each edge in ``sample_level``, (B, n) or (B, L, n).
@@ -325,7 +324,7 @@ class LevelProcess(ForwardProcess):
         """Draw z_t ~ q_{t|s}(.|z_s): first the level, then its state; no tensor larger than (B, L,
         levels) is built.
         """
-        self.check_forwards(z, s, t)
+        self.check_inputs(z=z, t=t, s=s)
         probs = gather_columns(self.level_transition(s, t).mT, self.level_of(z))
         level = draw_levels(probs[..., :-1].cumsum(-1), rand(z.shape, generator, z.device))
         return self.ascend(

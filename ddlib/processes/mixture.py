@@ -49,7 +49,7 @@ def compare(
 
 
 def sum_of_others(ratio: Float64[Tensor, "*n"], log_p: Logits, x: Tokens) -> PerToken:
-    """Compute ``others`` of ``compared``, in the dtype of ``log_p``."""
+    """Compute ``others`` of ``compare``, in the dtype of ``log_p``."""
     log_ratios = log1p_exp(unsqueeze_times(ratio).to(log_p.dtype)[..., None] + log_p)
     return log_ratios.scatter(-1, x[..., None], 0.0).sum(-1)
 
@@ -90,9 +90,8 @@ def falls_short(ratio: Tensor, log_px: Tensor) -> Tensor:
 
 
 def log_ratio(mixture: Mixture) -> Float64[Tensor, "*n"]:
-    """Log of the probability that a token was kept over the probability that it was drawn again.
-
-    Finite.
+    """Compute the log of the probability that a token was kept over the probability that it was
+    drawn again, limited to a finite value.
 
     Infinite values would give NaN in differences. Ratios beyond e^745 are not distinguished in
     float64.

@@ -117,7 +117,7 @@ def nats_of_token(vocab_size: int, given: Sequence[float] | None) -> float:
     )
 
 
-def logits_that_pay(nats: float, x: Tensor, vocab_size: int) -> Float64[Tensor, "1 N V"]:
+def logits_of_nats(nats: float, x: Tensor, vocab_size: int) -> Float64[Tensor, "1 N V"]:
     """Return log-probabilities that give each token x (N,) the probability e^-nats, the others the
     rest, (1, N, V).
     """
@@ -149,7 +149,7 @@ def dense_moments(
     """
     size = process.vocab_size
     x = _some_tokens(size, t.device)
-    believed = logits_that_pay(nats, x, size)[0].softmax(-1)
+    predicted = logits_of_nats(nats, x, size)[0].softmax(-1)
     tokens = torch.eye(size, dtype=torch.float64, device=t.device)[None]
     moments = []
     for time in t:
@@ -157,7 +157,7 @@ def dense_moments(
         rates = process.rate_matrix(time)
         rates = rates - torch.diag(rates.diagonal())
         truth = marginals[x]
-        model = believed @ marginals
+        model = predicted @ marginals
         reached = (truth > 0) & (model > 0)
         a, b = (torch.where(reached, each, 1.0) for each in (truth, model))
         log_ratio = a.log() - b.log()

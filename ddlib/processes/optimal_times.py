@@ -12,7 +12,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ddlib.processes.chord import WIDTH
-from ddlib.processes.moments import dense_moments, grid, logits_that_pay, nats_of_token, table
+from ddlib.processes.moments import dense_moments, grid, logits_of_nats, nats_of_token, table
 from ddlib.schedules.base import breaks
 from ddlib.times import Tabulated, TimeDensity
 from ddlib.typing import Times
@@ -58,7 +58,7 @@ def moments(process: Any, t: Times, divergences: Sequence[float] | None) -> Mome
     x, z, count = process.equivalence_classes()
     if not process.closed_form or len(x) > _ENUMERATED * _TOKENS:
         return process.small_copy(_REDUCED).to(process.device).time_moments(t, [nats])
-    logits = logits_that_pay(nats, x, process.vocab_size)
+    logits = logits_of_nats(nats, x, process.vocab_size)
 
     def moments_at(t: Tensor) -> Tensor:
         tokens = x.expand(len(t), -1)

@@ -167,9 +167,9 @@ class PerWord(ForwardProcess):
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draw z_t ~ q_{t|s}(.|z_s): tokens stay or are masked, masks stay."""
-        self.check_forwards(z, s, t)
+        self.check_inputs(z=z, t=t, s=s)
         survival = torch.exp(
-            -unsqueeze_times(elapsed(self.schedule, s, t)) * self.powers[self._token_at(z)]
+            -unsqueeze_times(elapsed(self.schedule, s, t)) * self.powers[self.states_as_tokens(z)]
         )
         return torch.where(rand(z.shape, generator, z.device) < survival, z, self.vocab_size)
 
@@ -264,7 +264,7 @@ class PerWord(ForwardProcess):
         masked = self._mask_rows(z)
         result = z.clone()
         u, later = noise
-        x = self._token_at(z)
+        x = self.states_as_tokens(z)
         x[masked] = draw_logits(sharpen(self._evidence(logits, t, masked)), u[masked])
         kept = torch.exp(-self._hazard_of(x, s))
         lost = -torch.expm1(-self._hazard_of(x, t))
@@ -343,10 +343,6 @@ class PerWord(ForwardProcess):
 
     def _mask_rows(self, z: Tokens) -> Bool[Tensor, "B L"]:
         return z >= self.vocab_size
-
-    def _token_at(self, z: Tokens) -> Tokens:
-        """Return the states, with an arbitrary token in place of the mask."""
-        return z.clamp_max(self.vocab_size - 1)
 
     def _to_mask(self, stay: Tensor, leave: Tensor, mask: float) -> StateMatrix:
         matrix = torch.diag(torch.cat([stay, stay.new_tensor([mask])]))

@@ -121,7 +121,7 @@ class Product(Fielded):
         return self._pair("_weight_and_mean", z, x, z, t)
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
-        self.check_forwards(z, s, t)
+        self.check_inputs(z=z, t=t, s=s)
         own = self._at("sample_forward", z, z, s, t, generator, draws=True)
         return self._from_group(own, self._field_of_state[z])
 

@@ -45,9 +45,6 @@ class Fielded(ForwardProcess):
         self.modes = tuple(  # type: ignore[misc]
             mode for mode in every[0].modes if all(mode in each.modes for each in every)
         )
-        self.couplings = tuple(  # type: ignore[misc]
-            levels for levels in LEVELS if all(levels in each.couplings for each in every)
-        )
         leaders, groups = group(every)
         self._leaders = [every[k] for k in leaders]
         self._tabulate(sizes, groups)
@@ -100,6 +97,12 @@ class Fielded(ForwardProcess):
         return self if len(self.processes) == 1 else self.at_fields(self._fields[..., positions])
 
     # ---- fields and their states
+
+    @property
+    def couplings(self) -> tuple[str, ...]:
+        """Couplings of levels that the processes of all fields take."""
+        own = [each.couplings for each in self.every]
+        return tuple(levels for levels in LEVELS if all(levels in each for each in own))
 
     @property
     def every(self) -> list[ForwardProcess]:

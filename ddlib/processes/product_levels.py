@@ -58,9 +58,6 @@ class LevelProduct(Product, LevelProcess):
         means = [share * pad(value, (0, width - value.shape[-1])) for share, value in fields]
         return torch.stack(means).sum(0)
 
-    def expected_level(self, t: Float64[Tensor, "n"]) -> Float64[Tensor, "n"]:
-        return self._shares() @ torch.stack([each.expected_level(t) for each in self._chains])
-
     def level_transition(self, s: Times, t: Times) -> Float64[Tensor, "*n levels levels"]:
         """Transition matrices of the levels of each position, (B, L, n + 1, n + 1); of a single
         group those of the sequence, (B, n + 1, n + 1).
@@ -75,6 +72,15 @@ class LevelProduct(Product, LevelProcess):
             return result
 
         return self._at_positions(lambda each: widen(each.level_transition(s, t)), t)
+
+    def _joint(self, t: Times, s: Times) -> Float64[Tensor, "*n levels levels"]:
+        width = len(self.levels)
+
+        def widen(joint: Tensor) -> Tensor:
+            missing = width - joint.shape[-1]
+            return pad(joint, (0, missing, 0, missing))
+
+        return self._at_positions(lambda each: widen(each._joint(t, s)), t)
 
     def max_remask_prob(self, t: Times, s: Times) -> Float64[Tensor, "*n levels"]:
         """Largest ``lift`` of each edge of each position, (B, L, n); of a single group (B, n)."""

@@ -109,7 +109,7 @@ class ResamplingProcess(ForwardProcess):
 
     def sample_forward(self, z: Tokens, s: Times, t: Times, generator: Generator = None) -> Tokens:
         """Draw z_t ~ q_{t|s}(.|z_s): first level and flag, then the state."""
-        self.check_forwards(z, s, t)
+        self.check_inputs(z=z, t=t, s=s)
         level = self.level_of(z)
         probs = torch.stack(
             [gather_columns(part.mT, level) for part in self.shares_between(s, t)], -1

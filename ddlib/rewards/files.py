@@ -1,18 +1,16 @@
 """Files of recorded paths: tensors as safetensors, with the state of the process."""
 
-import copy
 import json
 import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ddlib.config.comparison import difference
 from ddlib.config.plain import describe
-from ddlib.processes import ForwardProcess
+from ddlib.rewards.log_prob import state_difference
 from ddlib.samplers.control import SamplingCall
 from ddlib.samplers.runtime.context import WindowContext
 from ddlib.samplers.runtime.model import FullContext
@@ -97,7 +95,7 @@ def load_trajectory(path: str | Path, call: SamplingCall) -> Trajectory:
         for name in list(tensors)
         if name.startswith("process.")
     }
-    message = _difference(call.process, saved)
+    message = state_difference(call.process, saved)
     require(
         not message,
         f"path={str(path)!r}: is of {facts['process']}, and the process of call is "
@@ -142,17 +140,3 @@ def _describe(call: SamplingCall) -> dict[str, Any]:
         "controls": [describe(control) for control in call.controls],
         "parameterization": repr(call.network.parameterization),
     }
-
-
-def _difference(process: ForwardProcess, saved: dict[str, Tensor]) -> str:
-    """Return the first difference of a process and a saved state; empty if there is none."""
-    state = process.state_dict()
-    try:
-        copy.deepcopy(process).load_state_dict(saved)
-    except (RuntimeError, ValueError) as error:
-        return str(error)
-    for name, value in state.items():
-        # extra states are compared above
-        if not name.endswith("_extra_state") and not torch.equal(saved[name], value.cpu()):
-            return f"{name} has other values"
-    return ""

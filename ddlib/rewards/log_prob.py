@@ -1,5 +1,6 @@
 """Probability of a recorded path, for gradients of rewards (theory section 22)."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -114,15 +115,32 @@ def _call(
     check_process(process, denoiser)
     check_trajectory(trajectory)
     recorded = trajectory.call
-    require(
-        process is recorded.process or repr(process) == repr(recorded.process),
-        f"trajectory is of {recorded.process!r}, and process is {process!r}, must be the same",
-    )
+    if process is not recorded.process:
+        other = state_difference(process, recorded.process.state_dict())
+        require(
+            not other,
+            f"trajectory is of {recorded.process!r}, and process is {process!r}, must be the same: "
+            f"{other}",
+        )
     network = recorded.network
     if parameterization is None and getattr(denoiser, "parameterization", None) is None:
         parameterization = network.parameterization
     model = Model(process, denoiser, parameterization, network.compact, network.logit_processors)
     return replace(recorded, process=process, network=model)
+
+
+def state_difference(process: ForwardProcess, saved: dict[str, Tensor]) -> str:
+    """Return the first difference of a process and a saved state; empty if there is none."""
+    state = process.state_dict()
+    try:
+        copy.deepcopy(process).load_state_dict(saved)
+    except (RuntimeError, ValueError) as error:
+        return str(error)
+    for name, value in state.items():
+        # extra states are compared above
+        if not name.endswith("_extra_state") and not torch.equal(saved[name].cpu(), value.cpu()):
+            return f"{name} has other values"
+    return ""
 
 
 def _run(call: SamplingCall, step: Step) -> SamplingContext:

@@ -35,7 +35,7 @@ class Needs(Flag):
     TOKEN_DISTRIBUTIONS = auto()
     """The network predicts tokens, and does not guide the distribution of z_s."""
     TOKEN_DRAWS = auto()
-    """The same, for a sampler."""
+    """As ``TOKEN_DISTRIBUTIONS``, needed by the sampler: the message names others."""
     MEMORY = auto()
     """The network takes the features of its previous call."""
     NETWORK_TIMES = auto()
@@ -63,7 +63,7 @@ class Needs(Flag):
     BLOCKS = auto()
     """The sequence is drawn block by block."""
     NO_BLOCKS = auto()
-    """It is not."""
+    """The sequence is not drawn block by block."""
     ONE_TIME = auto()
     """All positions of a sequence have one time."""
     FIXED_LENGTH = auto()

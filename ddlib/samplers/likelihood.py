@@ -15,6 +15,7 @@ from ddlib.samplers import Confidence, Ordered, Sampler, SamplingContext, State
 from ddlib.samplers.base import level_process
 from ddlib.samplers.control import NetworkControl, SamplingCall
 from ddlib.samplers.ordered import levels, model_time
+from ddlib.samplers.runtime.context import unknown_state
 from ddlib.samplers.sampling import plan
 from ddlib.samplers.state_draws import transition_log_prob
 from ddlib.typing import Denoiser, GivenTokens, PaddingMask, Tokens
@@ -259,7 +260,7 @@ def block_runs(
         else:  # as sample draws them: noise at time 1 behind a block, and given tokens at time 0
             behind, after = (
                 torch.where(free[:, later], v, x[:, later])
-                for v in (noise[:, later], process.vocab_size)
+                for v in (noise[:, later], unknown_state(process))
             )
             block = call.network.within(
                 contexts.at(x[:, :start], after, behind, free[:, later].to(torch.float64))

@@ -11,6 +11,7 @@ from torch import Tensor
 from ddlib.paces import Pace
 from ddlib.samplers.base import Sampler, State, at
 from ddlib.samplers.control import SamplingCall
+from ddlib.samplers.runtime.context import unknown_state
 from ddlib.typing import Times, Tokens
 from ddlib.utils.random import Generator, KeyedGenerator, rand
 
@@ -116,7 +117,7 @@ def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
         is_fixed = ~free[:, later]
         behind = torch.where(is_fixed, fixed[:, later], prior[:, later])
         times = (~is_fixed).to(torch.float64)
-        after = torch.where(is_fixed, fixed[:, later], run.process.num_states - 1)
+        after = torch.where(is_fixed, fixed[:, later], unknown_state(run.process))
 
         def on_step(
             k: int,

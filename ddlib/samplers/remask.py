@@ -161,7 +161,7 @@ class Remask(Sampler):
         psi = state.memo.clone()
         level = process.level_of(z)
         target = process.sample_level(z, t, s, run.generator)
-        ascends = rand(z.shape, run.generator, z.device) < doubt(psi, level, sigma)
+        ascends = rand(z.shape, run.generator, z.device) < ascent_probability(psi, level, sigma)
         target = torch.where(ascends & (target == level), level + 1, target)
         z = shift(replace(run, observer=DrawnChances(psi)), z, t, target, self.force_transition)
         # an ascended state was not drawn by descending
@@ -215,7 +215,7 @@ class DrawnChances(Observer):
         self.psi[predictions.b, predictions.i] = log_probs.exp()
 
 
-def doubt(
+def ascent_probability(
     psi: Float64[Tensor, "B L"], level: Int64[Tensor, "B L"], sigma: Float64[Tensor, "*n m"]
 ) -> Float64[Tensor, "B L"]:
     """Compute the probability of each position to ascend, for the rule "confidence".

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from ddlib.paces import Pace, Together
+from ddlib.paces.base import check_pace
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, identity
 from ddlib.processes.base import check_process
@@ -368,7 +369,7 @@ def _parts(call: Plan, steps: int | Tensor) -> list[Part]:
 
 
 def _compose(functions: Sequence[Sharpen]) -> Sharpen:
-    """Return the functions one after the other; ``unchanged`` if all change nothing."""
+    """Return the functions one after the other; ``identity`` if all change nothing."""
     changing = [function for function in functions if function is not identity]
     if len(changing) < 2:
         return changing[0] if changing else identity
@@ -421,11 +422,10 @@ def _controls(controls: Sequence[Control]) -> tuple[Control, ...]:
 
 def _pace(pace: Pace | None) -> Pace:
     """Return the pace, checked; one time for all positions by default."""
-    if pace is not None and not isinstance(pace, Pace):
-        raise TypeError(
-            f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None"
-        )
-    return Together() if pace is None else pace
+    if pace is None:
+        return Together()
+    check_pace(pace)
+    return pace
 
 
 def _check_device(process: ForwardProcess, target: torch.device) -> None:

@@ -42,12 +42,11 @@ def equal_jump_times(process: ForwardProcess, steps: int) -> Float64[Tensor, "n"
             f"process is {process!r}, must have levels: its jumps are not those between levels"
         )
     device = process.device
-    level = torch.arange(len(process.levels), dtype=torch.float64, device=device)
     ends = torch.tensor([0.0, 1.0], dtype=torch.float64, device=device)
 
     @torch.no_grad()
     def expected(t: Tensor) -> Tensor:
-        return process.occupancies(t) @ level
+        return process.expected_level(t)
 
     least, most = expected(ends)
     left = (

@@ -97,7 +97,7 @@ class Schedule(Part):
         return torch.where(direct < 1e-2, integral, direct)
 
     def inverse(self, alpha: Tensor) -> Tensor:
-        """Return the time t with alpha(t) = ``alpha``, by bisection to the last bit of float64."""
+        """Return the time t with alpha(t) = ``alpha``, by bisection to 2^-60."""
         target = alpha.to(torch.float64)
         return bisect(lambda t: self.alpha(t) > target, target).to(alpha.dtype)
 

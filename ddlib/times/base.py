@@ -64,7 +64,7 @@ class TimeDensity(Part):
         """G(t), the probability of a time before ``t``: 0 at 0, 1 at 1."""
 
     def inverse(self, u: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:
-        """Return the time t with G(t) = ``u``, by bisection to the last bit of float64."""
+        """Return the time t with G(t) = ``u``, by bisection to 2^-60."""
         return bisect(lambda t: self.cumulative(t) < u, u)
 
     def weight(

@@ -151,18 +151,28 @@ def check_times(name: str, t: Tensor, batch: int, length: int | None = None) -> 
             raise ValueError(f"{name} holds {t[outside][0].item()}, must lie in [0, 1]")
 
 
-def check_order(s: Tensor, t: Tensor, strictly: bool = False) -> None:
-    """Raise ValueError unless ``s <= t`` (or ``s < t``) everywhere.
+def check_interval(interval: Sequence[float]) -> tuple[float, float]:
+    """Return two times in [0, 1].
 
-    The message has the first violation.
+    Raises:
+        TypeError, ValueError: not two numbers in [0, 1], the earlier first.
     """
+    require(len(interval) == 2, f"interval is {interval!r}, must be two times")
+    low, high = (
+        check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval)
+    )
+    require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
+    return low, high
+
+
+def check_order(s: Tensor, t: Tensor) -> None:
+    """Raise ValueError unless ``s <= t`` everywhere; the message has the first violation."""
     if visible(s) and visible(t):
-        bad = ~(s < t) if strictly else ~(s <= t)
+        bad = ~(s <= t)
         if bool(bad.any()):
             where = tuple(int(i) for i in bad.nonzero()[0])
-            rule = "below" if strictly else "at most"
             raise ValueError(
-                f"s = {s[where].item()} must be {rule} t = {t[where].item()}, at {where}"
+                f"s = {s[where].item()} must be at most t = {t[where].item()}, at {where}"
             )
 
 

@@ -163,7 +163,8 @@ SCHEDULE = r"""
     MASKED.rate_matrix(2.0) | ValueError | t holds 2.0.*\[0, 1\]
     MASKED.rate_matrix(T) | ValueError | t has shape \(1,\), must be a scalar
     UNIFORM.transition(0.5, 0.2) | ValueError | s = 0.5 must be at most t = 0.2
-    CLUSTERS.posterior(PROBS, Z, T, T) | ValueError | s = 0.5 must be below t = 0.5, at \(0,\)
+    CLUSTERS.posterior(PROBS, Z, T, T + 0.1) | ValueError
+        | s = 0.6.* must be at most t = 0.5, at \(0,\)
     GIDD(5, p_uniform=1.0) | ValueError | p_uniform is 1.0.*\[0, 1\)
     GIDD(5, p_uniform=0.1, gamma=3.0) | ValueError | gamma is 3.0.*\(0, 2\].*negative
     RateMatrix(torch.tensor([[-1.0, 1.0], [0.5, -1.0]]), Linear()) | ValueError

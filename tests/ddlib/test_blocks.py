@@ -384,3 +384,25 @@ def test_times_of_positions_are_keyed_by_the_text(pace):
     assert len(steps_seen) == 3 * pace.parts(4) + 1 and steps_seen[0].shape == (2, 4)
     path = torch.stack(steps_seen)
     assert (path[0] == 1).all() and (path[-1] == 0).all() and (path.diff(dim=0) <= 0).all()
+
+
+def test_behind_the_block_no_token_is_present_for_a_control():
+    """Of uniform noise every state is a token: the number that stands for an unknown one is none.
+
+    A penalty of tokens that are present forbids them; nothing stands behind the first position.
+    """
+    process = dd.processes.Uniform(5, dd.schedules.Linear())
+    network = with_own_times(lambda z, t: torch.zeros(*z.shape, 5))
+    drawn, path = dd.sample(
+        process,
+        network,
+        (4000, 2),
+        steps=1,
+        pace=LeftToRight(),
+        controls=[RepetitionPenalty(1e6)],
+        generator=seeded(),
+        record=True,
+    )
+    assert (path.states[0][:, 1] >= 5).all()
+    shares = torch.bincount(drawn[:, 0], minlength=5) / 4000
+    torch.testing.assert_close(shares, torch.full((5,), 0.2), rtol=0, atol=0.03)

@@ -2,6 +2,8 @@
 values.
 """
 
+from dataclasses import fields, replace
+
 import pytest
 import torch
 from refusals import refuses
@@ -13,7 +15,7 @@ from zoo.samplers import CORRECTORS, serves
 
 import ddlib as dd
 from ddlib.contrib import Psi
-from ddlib.processes import GIDD, Masked
+from ddlib.processes import GIDD, Masked, Product
 from ddlib.samplers import (
     Ancestral,
     Corrected,
@@ -24,8 +26,11 @@ from ddlib.samplers import (
     Remask,
     SelfCorrection,
 )
+from ddlib.samplers.base import Guarantees
 from ddlib.schedules import Linear
 from ddlib.testing.oracle import exact_cavity
+
+FIELDS = Product({"a": Masked(3, Linear()), "b": Masked(3, Linear())}, ["a", "b"])
 
 
 class Recorder(Corrector):
@@ -240,3 +245,28 @@ def test_corrections_are_at_the_time_of_the_states_where_a_predictor_maps_the_gr
         on_step=lambda k, t, z: shares.append((float(t[0]), float((z == 4).float().mean()))),
     )
     assert len(shares) >= 20 and all(abs(share - t) < 0.04 for t, share in shares)
+
+
+SUPPORTED = [one.name for one in fields(Guarantees) if one.name.startswith("supports")]
+
+
+@pytest.mark.parametrize("flag", SUPPORTED)
+def test_what_a_part_does_not_support_the_corrected_sampler_does_not(flag):
+    class Without(Ancestral):
+        @property
+        def guarantees(self):
+            return replace(super().guarantees, **{flag: False})
+
+    class Idle(Recorder):
+        @property
+        def guarantees(self):
+            return replace(super().guarantees, **{flag: False})
+
+    assert not getattr(Corrected(Without(), EdgeBalance()).guarantees, flag)
+    assert not getattr(Corrected(Ancestral(), Idle()).guarantees, flag)
+
+
+test_a_corrector_lifts_no_refusal_of_its_predictor = refuses(r"""
+    dd.sample(FIELDS, never, (1, 2), Corrected(dd.contrib.ThetaTrapezoidal(), EdgeBalance()))
+        | TypeError | needs the same tokens at all positions, .* fields
+""")

@@ -12,7 +12,7 @@ from zoo.calls import seeded
 from zoo.processes import F64
 
 import ddlib as dd
-from ddlib.processes import Hierarchical, Masked, PerWord, RateMatrix, Uniform
+from ddlib.processes import Hierarchical, Masked, PerWord, Product, RateMatrix, Uniform
 from ddlib.schedules import Cosine, Linear
 from ddlib.testing.oracle import integrate_bound
 from ddlib.testing.strategies import processes
@@ -182,26 +182,17 @@ test_unknown_levels_are_refused_before_the_network_runs = refuses(r"""
 
 def test_a_process_that_draws_in_its_own_way_is_refused_by_name():
     class Own(Masked):
-        couplings = ("independent",)
-
         def sample(self, x, t, generator=None):
             return super().sample(x, t, generator)
 
-    process = Own(3, Linear())
+    own = Own(3, Linear())
+    product = Product({"a": own, "b": Masked(3, Linear())}, ["a", "b", "b"])
     x = torch.zeros(2, 3, dtype=torch.int64)
-    assert dd.bound(process, lambda z, t: torch.zeros(*z.shape, 3), x).total.shape == (2, 3)
-    with pytest.raises(
-        TypeError, match=r"levels is 'balanced', which Own does not support: its sample has no"
-    ):
-        dd.bound(process, lambda z, t: torch.zeros(*z.shape, 3), x, levels="balanced")
-
-    class Silent(Own):
-        couplings = Masked.couplings
-
-    with pytest.raises(
-        TypeError, match="levels is 'balanced', which Silent does not support: its sample"
-    ):
-        Silent(3, Linear()).check_levels("balanced")
+    for process in (own, product, Product({"a": own})):
+        assert process.couplings == ("independent",)
+        assert dd.bound(process, lambda z, t: torch.zeros(*z.shape, 3), x).total.shape == (2, 3)
+        with pytest.raises(TypeError, match=r"levels is 'balanced', which .*, has no argument"):
+            dd.bound(process, lambda z, t: torch.zeros(*z.shape, 3), x, levels="balanced")
 
 
 def test_the_balanced_bound_of_a_row_does_not_depend_on_the_batch_where_windows_end():

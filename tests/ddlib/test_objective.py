@@ -621,3 +621,51 @@ def test_being_sure_of_another_token_near_the_data_costs_a_finite_amount(gap):
         exact, dd.nelbo(process, logits, x, x, t, "generic"), rtol=1e-6, atol=1e-18
     )
     assert dd.nelbo(process, logits.float(), x, x, t).isfinite().all()
+
+
+@every_process
+def test_posterior_logits_and_reconstruction_are_computed_in_float32(process):
+    x = torch.randint(process.vocab_size, (3, 5), generator=seeded())
+    t = torch.full((3,), 0.7)
+    z = process.sample(x, t, seeded(1))
+    logits = torch.randn(3, 5, process.vocab_size, generator=seeded(2)).bfloat16()
+    for function in (
+        lambda scores: dd.posterior_logits(process, scores, z, t),
+        lambda scores: dd.reconstruction(process, scores, x, z, t),
+    ):
+        found = function(logits)
+        assert found.dtype == torch.float32 and torch.equal(found, function(logits.float()))
+
+
+def test_a_token_that_the_network_excludes_costs_nothing_where_it_stands_already():
+    """GIDD without uniform noise is masked diffusion: a token has no loss, whatever its logits."""
+    x = torch.tensor([[0, 1]])
+    z = torch.tensor([[0, 4]])
+    t = torch.tensor([0.5])
+    logits = torch.tensor([[[-torch.inf, 0.0, 0.0, 0.0]] * 2])
+    masks = Masked(4, Linear())
+    gidd = GIDD(4, 0.0)
+    for function in (dd.nelbo, dd.training_loss):
+        found = function(gidd, logits, x, z, t)
+        torch.testing.assert_close(found, function(masks, logits, x, z, t))
+    step = gidd.step_divergence(logits, x, z, t, t / 2)
+    torch.testing.assert_close(step, masks.step_divergence(logits, x, z, t, t / 2))
+
+
+X = torch.tensor([[0, 1], [2, 0]])
+Z = torch.full((2, 2), 3)
+T = torch.tensor([0.5, 0.7])
+THREE = Masked(3, Linear())
+ZEROS = torch.zeros(2, 2, 3)
+DRAW = dd.paces.Together().draw(2, 2)
+STEP = dd.paces.Together().draw(2, 2, steps=10)
+test_draws_of_another_kind_and_other_tokens_are_refused = refuses(r"""
+    dd.training_loss(THREE, ZEROS, X, Z, STEP) | ValueError
+        | t is a draw of discrete time, .* dd.bound\(steps=\)
+    dd.nelbo(THREE, ZEROS, X, Z, DRAW) | TypeError | t is a Draw, must be a tensor of times
+    dd.nelbo(THREE, ZEROS, X, Z, DRAW, "generic") | TypeError | t is a Draw
+    dd.kernels.PlannedLoss.of(THREE, X, Z, DRAW) | TypeError | t is a Draw
+    dd.reconstruction(THREE, ZEROS, X[:1], Z, T) | ValueError | t has shape
+    dd.reconstruction(THREE, ZEROS, X.int(), Z, T) | TypeError | x
+    dd.posterior_logits(THREE, ZEROS.to("meta"), Z, T) | ValueError | device
+""")

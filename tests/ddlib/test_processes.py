@@ -9,6 +9,7 @@ from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with, refuses
+from torch.nn.functional import one_hot
 from zoo.calls import seeded
 from zoo.processes import EVERY_KIND, F64, Plain, all_tokens, every_process, random_probs
 
@@ -132,6 +133,23 @@ def test_posterior_is_bayes(process, t, data):
     assert torch.allclose(ours[0][met], expected[met], atol=1e-8)
 
 
+@every_process
+def test_a_step_of_no_length_moves_nothing(process):
+    """Positions that do not move yet, or no longer, have such steps at a pace."""
+    x = torch.randint(process.vocab_size, (4, 3), generator=seeded())
+    p = torch.full((*x.shape, process.vocab_size), 1 / process.vocab_size, dtype=F64)
+    for time in (0.0, 0.3, 1.0):
+        t = torch.full((4,), time, dtype=F64)
+        z = process.sample(x, t, seeded(1))
+        stays = one_hot(z, process.num_states).to(F64)
+        torch.testing.assert_close(process.posterior(p, z, t, t), stays)
+        logits = p.log().requires_grad_()
+        nats = process.step_divergence(logits, x, z, t, t)
+        (gradient,) = torch.autograd.grad(nats.sum(), logits)
+        for value in (nats.detach(), gradient):
+            torch.testing.assert_close(value, torch.zeros_like(value), rtol=0, atol=1e-12)
+
+
 @settings(max_examples=examples(40))
 @given(any_process, st.floats(0.05, 0.95), st.data())
 def test_reverse_rate_is_the_limit_of_the_posterior(process, t, data):
@@ -224,7 +242,7 @@ def test_every_reverse_method_refuses_bad_input(process):
     bad = {
         "z": (z + 1, z - 1, z.int(), z[0]),
         "t": (t + 1, -t, t * float("nan"), t.long(), torch.tensor([0.5, 0.5])),
-        "s": (s - 1, s * float("nan"), s.long(), t, torch.tensor([0.25, 0.25])),
+        "s": (s - 1, s * float("nan"), s.long(), t + 0.1, torch.tensor([0.25, 0.25])),
         "p": (p[..., 1:], p * 1.5, -p, p * float("nan"), p[:, 1:]),
     }
 

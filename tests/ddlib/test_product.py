@@ -644,3 +644,19 @@ def test_a_product_of_masks_a_tree_a_blur_and_uniform_noise_is_verified():
 def test_products_are_verified(name):
     report = dd.verify(PRODUCTS[name])
     assert report.ok, report.text()
+
+
+def test_levels_of_every_position_have_the_posterior_of_their_process():
+    rows = 5  # as many as positions: a mean over positions would have fitting shapes
+    x = tokens(LEVELS, rows)
+    times = torch.rand(rows, dtype=F64, generator=seeded(3)).clamp(0.05, 0.95)
+    for t in (times, times[:, None].expand(x.shape)):
+        z = LEVELS.sample(x, t, seeded(1))
+        found = LEVELS.level_posterior(LEVELS.level_of(z), t, t / 2)
+        for _, at, process, first in parts(LEVELS):
+            there = t if t.ndim == 1 else t[:, at]
+            level = process.level_of(z[:, at] - first)
+            wanted = process.level_posterior(level, there, there / 2)
+            width = wanted.shape[-1]
+            torch.testing.assert_close(found[:, at, :width], wanted)
+            assert not found[:, at, width:].any()

@@ -703,3 +703,20 @@ def test_a_ratio_of_bounds_keeps_the_graph_without_a_warning():
         dd.bound_log_ratio(process, model, model, x).sum().backward()
     with pytest.warns(UsageWarning, match="keeps the autograd graph"):
         dd.bound(process, model, x)
+
+
+def test_a_process_with_other_arguments_is_another_though_it_looks_alike():
+    class Silent(dd.processes.Masked):
+        def __init__(self, power):
+            super().__init__(V, dd.schedules.Polynomial(power))
+            self.power = power
+
+        def __repr__(self):
+            return "Silent()"
+
+    path = path_of(Silent(1.0))
+    assert torch.equal(
+        dd.log_prob(Silent(1.0), uniform, path), dd.log_prob(path.call.process, uniform, path)
+    )
+    with pytest.raises(ValueError, match=r"must be the same: .*power"):
+        dd.log_prob(Silent(2.0), uniform, path)

@@ -191,8 +191,6 @@ def test_a_fault_that_the_reduction_does_not_have_is_found_on_the_process_as_giv
     class Broken(Masked):
         """Right for small vocabularies."""
 
-        couplings = ("independent",)
-
         def sample(self, x, t, generator=None):
             z = super().sample(x, t, generator)
             return (z + 1) % self.num_states if what == "sample" and self.vocab_size > 60 else z

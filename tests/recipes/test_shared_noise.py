@@ -98,8 +98,6 @@ def test_a_run_with_balanced_levels_trains(tmp_path):
 
 def test_validation_balances_levels_where_the_process_can():
     class Own(dd.processes.Masked):
-        couplings = ("independent",)
-
         def sample(self, x, t, generator=None):
             return super().sample(x, t, generator)
 

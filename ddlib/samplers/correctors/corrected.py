@@ -16,7 +16,7 @@ from ddlib.samplers.correctors.forward_backward import ForwardBackward
 from ddlib.samplers.correctors.gibbs import Gibbs
 from ddlib.samplers.correctors.self_correction import SelfCorrection
 from ddlib.typing import Tokens
-from ddlib.utils.validation import check_count, check_number, require
+from ddlib.utils.validation import check_count, check_interval
 
 
 class Corrected(Sampler):
@@ -65,15 +65,10 @@ class Corrected(Sampler):
                 "draws from the same "
                 "distribution; Particles take a Corrected as their sampler"
             )
-        require(len(interval) == 2, f"interval is {interval!r}, must be two times")
-        low, high = (
-            check_number(f"interval[{i}]", end, 0, 1, "in [0, 1]") for i, end in enumerate(interval)
-        )
-        require(low < high, f"interval is {interval!r}, must be two times, the earlier first")
         self.predictor = predictor
         self.corrector = corrector
         self.steps = check_count("steps", steps)
-        self.interval = (low, high)
+        self.interval = check_interval(interval)
 
     @property
     def guarantees(self) -> Guarantees:
@@ -83,7 +78,9 @@ class Corrected(Sampler):
         return Guarantees(
             exact_marginals=first.exact_marginals and then.exact_marginals,
             consistent_joint=first.consistent_joint and then.consistent_joint,
+            supports_stopping=first.supports_stopping and then.supports_stopping,
             supports_joint_draws=first.supports_joint_draws and then.supports_joint_draws,
+            supports_fields=first.supports_fields and then.supports_fields,
             max_model_calls=first.max_model_calls + self.steps * then.max_model_calls,
             max_finalize_calls=first.max_finalize_calls + then.max_finalize_calls,
         )

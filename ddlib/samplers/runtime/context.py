@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from ddlib.processes import ForwardProcess
 from ddlib.samplers.runtime.model import Call, FullContext, Model
 from ddlib.typing import BlockDenoiser, Times, Tokens
 
@@ -45,6 +46,11 @@ class MemoryContext(FullContext):
             self.memory = features.new_zeros(len(rows), *features.shape[1:])
         self.memory[rows] = features
         return features if positions is None else features.take_along_dim(positions[..., None], 1)
+
+
+def unknown_state(process: ForwardProcess) -> int:
+    """Return the number that stands for an unknown token: the last mask, V without a mask."""
+    return max(process.num_states - 1, process.vocab_size)
 
 
 class WindowContext(FullContext):

@@ -136,8 +136,6 @@ class Ragged(ForwardProcess):
         marks = Family(leap, torch.cat([is_mark.nonzero()[:, 0], above[-1:]]), self.num_states)
         self.families = cast(Sequence[Family], nn.ModuleList([words, marks]))
 
-    couplings = ("independent",)
-
     @classmethod
     def examples(cls) -> Sequence[Self]:
         tree = Tree([[0, 0, 1, 1, 2], [0, 1, 1]], xi=[0.8, 1.0])
