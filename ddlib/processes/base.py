@@ -97,10 +97,9 @@ class ForwardProcess(Float64Module, Part):
 
     A subclass implements ``rate_matrix`` and ``transition``, functions of scalar times. All else
     has a default that is right for every process and builds tensors of size (B, L, S), and (S, S)
-    for each distinct time. Subclasses with structure override these methods by faster ones, and set
-    ``closed_form`` where they implement ``weighted_divergence``. Times are (B,), one per sequence,
-    or (B, L), one per position. Precision follows the arguments; functions of time alone are
-    computed in float64.
+    for each distinct time. Subclasses with structure override these methods by faster ones. Times
+    are (B,), one per sequence, or (B, L), one per position. Precision follows the arguments;
+    functions of time alone are computed in float64.
 
     Args:
         vocab_size: number of tokens V; states 0..V-1 are the tokens.
@@ -134,13 +133,6 @@ class ForwardProcess(Float64Module, Part):
         self, vocab_size: int, num_states: int, device: torch.device | None = None
     ) -> None:
         super().__init__()
-        implemented = type(self).weighted_divergence is not ForwardProcess.weighted_divergence
-        if implemented and not self.closed_form:  # it would silently never be used
-            name = type(self).__name__
-            raise TypeError(
-                f"{name} implements weighted_divergence and has closed_form = False, must set it "
-                "to True"
-            )
         self.vocab_size = check_count("vocab_size", vocab_size)
         self.num_states = check_count("num_states", num_states, vocab_size)
         self._place = torch.zeros((), dtype=torch.int64, device=device)
@@ -157,17 +149,9 @@ class ForwardProcess(Float64Module, Part):
     schedule: Schedule
     """The schedule; not set where there is none, or one for each edge (``schedules``)."""
 
-    modes: ClassVar[tuple[str, ...]] = ("standard",)
-    """Modes of ``training_loss``: "hard" and "edges" too where the ``..._weighted_divergence`` of
-    the name exists.
-    """
-
     training_weighting: ClassVar[str] = "clip"
     """Weighting of the training loss of a recipe that sets none: the weights of the bound ("clip"
     without a limit), or that of the paper that published the process, such as "clip:2"."""
-
-    closed_form: ClassVar[bool] = False
-    """True where ``weighted_divergence`` is a closed form of the bound's integrand."""
 
     fused: ClassVar[str] = ""
     """Rule of ``ddlib.kernels`` for the losses of this class, stated again by subclasses that
@@ -423,6 +407,23 @@ class ForwardProcess(Float64Module, Part):
         self.check_inputs(z=z, t=t, s=s)
         probs = rows_at(self.transition, z, s, t)
         return draw(probs, rand(z.shape, generator, z.device))
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether ``weighted_divergence``, a closed form of the bound's integrand, is
+        implemented.
+        """
+        return type(self).weighted_divergence is not ForwardProcess.weighted_divergence
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Modes of ``training_loss``: "hard" and "edges" too where the ``..._weighted_divergence``
+        of the name is implemented.
+        """
+        own = type(self)
+        hard = own.hard_weighted_divergence is not ForwardProcess.hard_weighted_divergence
+        edges = own.edges_weighted_divergence is not ForwardProcess.edges_weighted_divergence
+        return ("standard", *["hard"] * hard, *["edges"] * edges)
 
     @property
     def couplings(self) -> tuple[str, ...]:

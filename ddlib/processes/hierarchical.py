@@ -1,7 +1,7 @@
 """Hierarchical diffusion: a process from a hierarchy and a schedule."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float64
@@ -93,8 +93,6 @@ class Hierarchical(LevelProcess):
         )
         return Hierarchical(hierarchy, Occupancies(formulas).schedules())
 
-    modes: ClassVar[tuple[str, ...]] = ("standard", "hard", "edges")
-    closed_form = True
     fused = "hierarchical"
 
     def marginal(self, x: Tokens, t: Times) -> StateProbs:

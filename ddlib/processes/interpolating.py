@@ -49,7 +49,6 @@ class Interpolating(ForwardProcess):
         uniform: True if tokens are ever drawn uniformly.
     """
 
-    closed_form = True
     fused = "uniform"
 
     def __init__(self, vocab_size: int, *, masked: bool, uniform: bool) -> None:

@@ -75,8 +75,6 @@ class Noisy(ResamplingProcess):
         tensor([[0.3504, 0.0499, 0.0499, 0.3091, 0.1534]], dtype=torch.float64)
     """
 
-    closed_form = True
-
     def marginal(self, x: Tokens, t: Times) -> StateProbs:
         self.check_inputs(x=x, t=t)
         tokens = one_hot(x, self.vocab_size).to(torch.float64)

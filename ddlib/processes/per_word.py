@@ -63,8 +63,6 @@ class PerWord(ForwardProcess):
         ValueError: no power, or one outside its limits; alpha not decreasing from 1 to 0.
     """
 
-    closed_form = True
-
     schedule: Schedule
     powers: Float64[Tensor, "V"]
     """Exponents gamma, one per token."""

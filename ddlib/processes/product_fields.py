@@ -23,8 +23,6 @@ class Fielded(ForwardProcess):
     Arguments as there.
     """
 
-    closed_form = True
-
     def __init__(
         self, processes: Mapping[str, ForwardProcess], fields: Fields | None = None
     ) -> None:
@@ -40,11 +38,6 @@ class Fielded(ForwardProcess):
         self.declare(processes=parts, fields=numbers)
         self.names = tuple(parts)
         self.processes = nn.ModuleList(every)
-        # what all fields support
-        self.closed_form = all(each.closed_form for each in every)  # type: ignore[misc]
-        self.modes = tuple(  # type: ignore[misc]
-            mode for mode in every[0].modes if all(mode in each.modes for each in every)
-        )
         leaders, groups = group(every)
         self._leaders = [every[k] for k in leaders]
         self._tabulate(sizes, groups)
@@ -97,6 +90,17 @@ class Fielded(ForwardProcess):
         return self if len(self.processes) == 1 else self.at_fields(self._fields[..., positions])
 
     # ---- fields and their states
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether the processes of all fields have a closed form."""
+        return all(each.closed_form for each in self.every)
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """Modes of ``training_loss`` that the processes of all fields have."""
+        first, *others = (each.modes for each in self.every)
+        return tuple(mode for mode in first if all(mode in modes for modes in others))
 
     @property
     def couplings(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from ddlib.processes import (
     Hierarchical,
     LevelProcess,
     Masked,
+    Product,
     RateMatrix,
     Uniform,
 )
@@ -132,15 +133,26 @@ def test_the_default_marginal_is_the_transition_from_time_zero():
         assert torch.allclose(process.marginal(x, t), process.inner.marginal(x, t), atol=1e-15)
 
 
-def test_a_closed_form_that_would_not_be_used_is_refused():
-    class Forgetful(TwoFunctions):
+def test_what_a_process_implements_is_what_it_has():
+    class Own(TwoFunctions):
         def weighted_divergence(self, logits, x, z, t):
-            return self.loss_weight(x, z, t), torch.ones_like(z)
+            return self.loss_weight(x, z, t), torch.ones(z.shape)
 
-    with pytest.raises(
-        TypeError, match=r"Forgetful implements weighted_divergence and has closed_form = False"
-    ):
-        Forgetful()
+        def hard_weighted_divergence(self, logits, x, z, t):
+            return self.loss_weight(x, z, t), torch.ones(z.shape)
+
+    own = Own()
+    assert own.closed_form and own.modes == ("standard", "hard")
+    without = TwoFunctions()
+    assert not without.closed_form and without.modes == ("standard",)
+    x, t = torch.tensor([[0, 2]]), torch.tensor([0.4])
+    z = own.sample(x, t)
+    logits = torch.zeros(1, 2, 3)
+    used = dd.nelbo(own, logits, x, z, t)
+    torch.testing.assert_close(used, own.loss_weight(x, z, t).float())
+    both = Product({"a": own, "b": Masked(3, Linear())})
+    assert both.closed_form and both.modes == ("standard", "hard")
+    assert not Product({"a": own, "b": without}).closed_form
 
 
 def test_a_sampler_names_the_class_of_processes_that_it_requires():
@@ -261,11 +273,8 @@ def test_a_process_has_the_modes_that_it_lists(process):
 
 
 def test_the_papers_hard_mode_and_edges_are_those_of_hierarchies():
-    assert Hierarchical.modes == Masked.modes == ("standard", "hard", "edges")
-    others = {
-        type(process).modes for process in EVERY.values() if not isinstance(process, Hierarchical)
-    }
-    assert others == {("standard",)}
+    found = {isinstance(each, Hierarchical): each.modes for each in EVERY.values()}
+    assert found == {True: ("standard", "hard", "edges"), False: ("standard",)}
 
 
 @pytest.mark.parametrize(

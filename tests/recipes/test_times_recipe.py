@@ -49,8 +49,6 @@ def test_kinds_of_time_densities():
     class Large(dd.processes.RateMatrix):
         """Too many states to enumerate, a closed form, and no small copy."""
 
-        closed_form = True
-
         def weighted_divergence(self, logits, x, z, t):
             return self.loss_weight(x, z, t), torch.ones_like(z)
 

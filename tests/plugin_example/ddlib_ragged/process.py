@@ -106,8 +106,6 @@ class Ragged(ForwardProcess):
         tensor([[7, 7, 7, 7, 7]])
     """
 
-    closed_form = True
-
     def __init__(
         self,
         hierarchy: Hierarchy,
