@@ -150,9 +150,9 @@ def test_what_a_process_implements_is_what_it_has():
     logits = torch.zeros(1, 2, 3)
     used = dd.nelbo(own, logits, x, z, t)
     torch.testing.assert_close(used, own.loss_weight(x, z, t).float())
-    both = Product({"a": own, "b": Masked(3, Linear())})
+    both = Product({"a": own, "b": Masked(3, Linear())}, ["a", "b"])
     assert both.closed_form and both.modes == ("standard", "hard")
-    assert not Product({"a": own, "b": without}).closed_form
+    assert not Product({"a": own, "b": without}, ["a", "b"]).closed_form
 
 
 def test_a_sampler_names_the_class_of_processes_that_it_requires():
