@@ -46,8 +46,9 @@ class GIDD(Interpolating):
         return [cls(5, 0.0), cls(5, 0.2), cls(4, 0.5, gamma=2.0)]
 
     def mixture(self, t: Tensor) -> Mixture:
-        total = self._total(t)
-        return Mixture((1 - t) / total, self._c(t) / total, t / total)
+        c = self._c(t)
+        total = 1 + self.vocab_size * c
+        return Mixture((1 - t) / total, c / total, t / total)
 
     def mixture_between(self, s: Tensor, t: Tensor) -> Mixture:
         total = self._total(t)

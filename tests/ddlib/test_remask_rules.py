@@ -15,7 +15,7 @@ from zoo.processes import F64, LEVELS
 import ddlib as dd
 from ddlib.contrib import Overshoot
 from ddlib.samplers import Remask
-from ddlib.samplers.remask import doubt
+from ddlib.samplers.remask import ascent_probability
 from ddlib.schedules import Linear
 from ddlib.testing import strategies
 
@@ -117,7 +117,7 @@ def test_confidence_is_that_of_remdm():
     )  # the third was taken back, the fifth never came down
     for t, s, eta in ((0.9, 0.7, 1.0), (0.5, 0.45, 0.3), (0.2, 0.1, 0.05), (0.2, 0.0, 1.0)):
         sigma = Remask(eta, "confidence").sigma(process.max_remask_prob(at(t), at(s)))
-        found = doubt(psi, level, sigma.expand(2, -1))
+        found = ascent_probability(psi, level, sigma.expand(2, -1))
         alphas = [process.schedule.alpha(at(time)).item() for time in (t, s)]
         want = published(psi[0].tolist(), [False, False, True, False, True], eta, *alphas)
         assert found[0].tolist() == pytest.approx(want, abs=1e-12) and not found[1].any()
@@ -127,7 +127,7 @@ def test_confidence_is_that_of_remdm():
 def test_for_several_levels_each_edge_is_shared_among_those_below_it():
     psi = torch.tensor([[0.9, 0.1, 0.5, 0.3, 0.2]], dtype=F64)
     level = torch.tensor([[0, 0, 1, 1, 2]])
-    found = doubt(psi, level, torch.tensor([[0.5, 0.25]], dtype=F64))[0]
+    found = ascent_probability(psi, level, torch.tensor([[0.5, 0.25]], dtype=F64))[0]
     want = [*(0.5 * (-psi[0, :2]).softmax(-1)), *(0.25 * (-psi[0, 2:4]).softmax(-1)), 0.0]
     assert found.tolist() == pytest.approx([float(w) for w in want], abs=1e-12)
 
