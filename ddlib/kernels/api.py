@@ -19,12 +19,10 @@ from ddlib.kernels.planned import PlannedLoss
 from ddlib.objective.training import LossInputs, Output
 from ddlib.parameterization.logits import (
     Parameterization,
-    TokenLogits,
+    check_layer,
     layout_of,
-    num_columns,
 )
 from ddlib.parameterization.tree_softmax import Children, has_tree
-from ddlib.processes import ForwardProcess
 from ddlib.typing import PerToken, SplitDenoiser
 from ddlib.utils.compilation import disable_compile
 from ddlib.utils.validation import check_count, check_devices, check_shape, require
@@ -156,7 +154,7 @@ class Hidden(Output):
         require(hidden.ndim == 3, f"hidden has shape {tuple(hidden.shape)}, must be (B, L, D)")
         dim = hidden.shape[-1]
         check_shape("hidden", hidden, (*x.shape, dim), f"(B, L, D) = {(*x.shape, dim)}")
-        _check_layer(inputs.process, layout, weight, bias, dim)
+        check_layer(inputs.process, layout, weight, bias, dim)
         rows = FlatBatch.of(x, inputs.z, inputs.t)
         layer = Layer(hidden.flatten(0, 1), weight, bias)
         if not torch.is_grad_enabled():
@@ -165,26 +163,3 @@ class Hidden(Output):
         kind = hidden.device.type
         half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         return rows, layer, half
-
-
-def _check_layer(
-    process: ForwardProcess,
-    layout: Children | TokenLogits,
-    weight: Tensor,
-    bias: Tensor | None,
-    dim: int,
-) -> None:
-    size = num_columns(process, len(weight))
-    rule = "(V, D)"
-    seems = ""
-    if isinstance(layout, Children):
-        size = layout.columns
-        rule = "(S - 1, D), a row for every state except the root,"
-        if layout.rows is not None:
-            size = max(layout.num_rows, len(weight))
-            rule = "(rows, D)"
-        if len(weight) == process.vocab_size != size:
-            seems = "; V rows are logits of tokens, parameterization='cavity'"
-    check_shape("weight", weight, (size, dim), f"{rule} = ({size}, {dim}){seems}")
-    if bias is not None:
-        check_shape("bias", bias, (size,), f"({rule[1:].split(',')[0]},) = ({size},)")

@@ -23,7 +23,7 @@ from ddlib.parameterization.tree_softmax import Children, children_of
 from ddlib.processes import ForwardProcess
 from ddlib.typing import Logits, Times, Tokens
 from ddlib.utils.precision import float32_or_wider
-from ddlib.utils.validation import check_devices, check_finite, check_logits, require
+from ddlib.utils.validation import check_devices, check_finite, check_logits, check_shape, require
 
 _IMPOSSIBLE = -1e30  # finite, so that a cluster of impossible tokens alone has no NaN gradient
 
@@ -129,6 +129,42 @@ def check_columns(
     else:
         width = logits.shape[-1] if isinstance(logits, Tensor) and logits.ndim else 0
         check_logits(logits, shape, num_columns(process, width))
+
+
+def check_layer(
+    process: ForwardProcess,
+    layout: Children | TokenLogits,
+    weight: Tensor,
+    bias: Tensor | None,
+    width: int | None = None,
+    owner: str = "",
+) -> None:
+    """Raise TypeError or ValueError unless an output layer has a row for each column of the logits.
+
+    Args:
+        process: the forward process.
+        layout: columns of the logits.
+        weight: (rows, D).
+        bias: (rows,), or None.
+        width: D; None for any.
+        owner: whose layer it is, for messages, such as "the denoiser's ".
+    """
+    size = num_columns(process, len(weight))
+    rows = "V"
+    seems = ""
+    if isinstance(layout, Children):
+        size = layout.columns
+        rows = "S - 1"
+        if layout.rows is not None:
+            size = max(layout.num_rows, len(weight))
+            rows = "rows"
+        if len(weight) == process.vocab_size != size:
+            seems = "; V rows are logits of tokens, parameterization='cavity'"
+    columns = "D" if width is None else width
+    rule = f"({rows}, D) = ({size}, {columns}){seems}"
+    check_shape(f"{owner}weight", weight, (size, width), rule)
+    if bias is not None:
+        check_shape(f"{owner}bias", bias, (size,), f"({rows},) = ({size},)")
 
 
 def cavity_logits(

@@ -13,7 +13,7 @@ from torch.nn.functional import linear
 from ddlib.parameterization.logits import (
     TokenLogits,
     check_columns,
-    num_columns,
+    check_layer,
     token_columns,
 )
 from ddlib.parameterization.tree_softmax import Children
@@ -160,23 +160,9 @@ class Head(FullOutput):
             layout.check(tree.tree or ())
             self.weight, self.bias, rows = tree.siblings()
             self.layout = layout = Children(layout.tree, layout.parameterization, rows)
-            size = max(len(self.weight), layout.num_rows)
-            rule = "(rows, D), one for each state"
         else:
             self.weight, self.bias = denoiser.output_weights()
-            size = num_columns(process, len(self.weight))
-            rule = f"(V, D) with the process's V = {process.vocab_size}"
-            if isinstance(layout, Children):
-                size = layout.columns
-                rule = f"(S - 1, D) = ({layout.columns}, D), a row per state except the root"
-        check_shape("the denoiser's weight", self.weight, (size, None), rule)
-        if self.bias is not None:
-            check_shape(
-                "the denoiser's bias",
-                self.bias,
-                (size,),
-                f"({rule[1:].split(',')[0]},) = ({size},)",
-            )
+        check_layer(process, layout, self.weight, self.bias, owner="the denoiser's ")
 
     def of_component(self, number: int, layout: Children | TokenLogits) -> "FullOutput":
         rows = token_columns(self.process, len(self.weight))[number]
