@@ -56,5 +56,7 @@ def judged(paths: Iterable[Path], name: str) -> None:
         found = scoring.score(scorer, told["texts"])
         told["scores"] = {"nats": found.nats.tolist(), "tokens": found.tokens.tolist()}
         told["judge"] = {"name": Path(name).name, "revision": scorer.revision}
-        path.write_text(json.dumps(told), encoding="utf-8")
+        unfinished = path.with_suffix(".part")
+        unfinished.write_text(json.dumps(told), encoding="utf-8")
+        unfinished.replace(path)
         print(path.name, f"{found.nats.sum() / found.tokens.sum():.3f} nats", flush=True)

@@ -196,9 +196,12 @@ def test_all_products_of_the_layer_are_counted(work):
     text = Text(work, TINY)
     rows = TINY.batch * TINY.length
     layer = 3 * 2 * rows * TINY.words * TINY.width  # forward, and two gradients
+    keys = 2 * TINY.length  # of noisy and of clean tokens
+    attention = 3 * 4 * 2 * 2 * TINY.batch * keys * keys * TINY.width  # two products in 4 blocks
     flat = training.cost(Arm(AR, FLAT), work, text)["flops"]
     clusters = training.cost(Arm(AR, "semantic"), work, text)["flops"]
     assert flat - clusters == pytest.approx(layer * (1 - 2 / 16), rel=0.1)
+    assert flat > layer + attention
 
 
 def test_the_page_has_the_tables_of_the_results():

@@ -53,12 +53,12 @@ SEARCH_SEED = 100
 SEALED = 6
 """Windows of the sealed text, in units of those of a source."""
 ASSUMED = {
-    (AR, True): {"seconds": 1.44, "flops": 99e9},
-    (AR, False): {"seconds": 0.47, "flops": 21e9},
-    (MASKS, True): {"seconds": 0.76, "flops": 52e9},
-    (MASKS, False): {"seconds": 0.25, "flops": 12e9},
-    (HDLM, True): {"seconds": 0.57, "flops": 32e9},
-    (HDLM, False): {"seconds": 0.26, "flops": 12e9},
+    (AR, True): {"seconds": 1.44, "flops": 105e9},
+    (AR, False): {"seconds": 0.47, "flops": 26e9},
+    (MASKS, True): {"seconds": 0.76, "flops": 54e9},
+    (MASKS, False): {"seconds": 0.25, "flops": 14e9},
+    (HDLM, True): {"seconds": 0.57, "flops": 33e9},
+    (HDLM, False): {"seconds": 0.26, "flops": 14e9},
 }
 """Costs of a step of each process with the layer over tokens (True) and with the others.
 
