@@ -66,15 +66,17 @@ class Rows(Place):
 class Among(Place):
     """Any positions, where a mask (B, L) is True, of a call at all positions.
 
-    For draws, whose generator may have a number of rows. Integers elsewhere are replaced by 0, and
-    results there are ignored.
+    For draws, whose generator may have a number of rows. Integers elsewhere are replaced by 0 and
+    bool by False, and results there are ignored.
     """
 
     def __init__(self, where: Bool[Tensor, "B L"]) -> None:
         self.where = where
 
     def take(self, values: Tensor) -> Tensor:
-        return values if values.is_floating_point() else torch.where(self.where, values, 0)
+        if values.is_floating_point():
+            return values
+        return torch.where(self.where, values, values.new_zeros(()))
 
     def write(self, total: Tensor, values: Tensor) -> None:
         where = self.where.view(*self.where.shape, *[1] * (values.ndim - 2))
@@ -115,7 +117,8 @@ class Partition(Float64Module):
     def places(
         self, field: Int64[Tensor, "B L"], draws: bool = False
     ) -> Iterator[tuple[int, Any, Place]]:
-        """Yield the number, the process and the place of each part that occurs in a batch.
+        """Yield the number, the process and the place of each part that occurs in a batch; with
+        draws, where the fields are not those of the product's positions, of each part.
 
         Args:
             field: field of each position.
@@ -132,10 +135,12 @@ class Partition(Float64Module):
                     yield k, process, Columns(self.columns[k])
                 continue
             where = part == k
-            if bool(where.all()):
+            if draws:  # a part that does not occur, too: the draws of a row depend on it alone
+                yield k, process, Among(where)
+            elif bool(where.all()):
                 yield k, process, Everywhere()
             elif bool(where.any()):
-                yield k, process, Among(where) if draws else Rows(where)
+                yield k, process, Rows(where)
 
     def evaluate(
         self,

@@ -60,6 +60,12 @@ class Window(Schedule):
         length = self.end - self.start
         return self.start + low * length, self.end if high == 1 else self.start + high * length
 
+    @property
+    def kinks(self) -> tuple[float, ...]:
+        length = self.end - self.start
+        inner = (self.start + kink * length for kink in self.schedule.kinks)
+        return tuple(sorted({*self.support, *inner}))
+
     @classmethod
     def examples(cls) -> Sequence[Self]:
         return [cls(Linear(), 0.0, 0.6), cls(Cosine(), 0.3, 1.0)]

@@ -7,8 +7,16 @@ from zoo.products import FOUR, LEVELS, MASKS, ODD, PRODUCTS, TREES, XI, parts, s
 
 import ddlib as dd
 from ddlib.parameterization.logits import cavity_logits
-from ddlib.processes import LevelProcess, Masked, Product, Uniform
-from ddlib.samplers import Ancestral, Confidence, Gibbs, LeftToRight, Remask
+from ddlib.processes import LevelProcess, Masked, Product, RateMatrix, Uniform
+from ddlib.samplers import (
+    Ancestral,
+    Confidence,
+    Euler,
+    Gibbs,
+    LeftToRight,
+    Remask,
+    TauLeaping,
+)
 from ddlib.schedules import Cosine, Geometric, Linear
 from ddlib.testing.oracle import every_sequence, exact_cavity
 
@@ -351,3 +359,31 @@ def test_conditions_on_other_columns_are_those_of_the_joint_distribution():
     probs = joint[1] / joint[1].sum()
     assert close(torch.bincount(drawn[:, 1], minlength=len(probs)), probs, rows)
     assert set(parts(TREES))
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("sampler", [Euler(), TauLeaping()], ids=str)
+def test_fields_of_every_row_are_drawn_as_fields_of_the_positions(sampler):
+    parts = {"a": dd.presets.genmd4([5, 1, 2]), "b": RateMatrix(1 - 3 * torch.eye(3), Linear())}
+    p = torch.tensor([0.6, 0.3, 0.1])
+    network = lambda z, t: p.log().expand(*z.shape, 3)  # noqa: E731
+    rows = 4000
+    shares = []
+    for fields in (torch.tensor([0, 1]), torch.tensor([0, 1]).expand(rows, 2).clone()):
+        product = Product(parts, fields)
+        drawn = dd.sample(product, network, (rows, 2), sampler, steps=16, generator=seeded())
+        shares.append(torch.stack([torch.bincount(drawn[:, i], minlength=3) for i in range(2)]))
+    torch.testing.assert_close(*(each / rows for each in shares), rtol=0, atol=0.04)
+
+
+def test_the_noise_of_a_row_with_its_own_fields_does_not_depend_on_the_batch():
+    """Also where the batch has a field that the row lacks."""
+    parts = {"a": Masked(3, Linear()), "b": Uniform(4, Linear())}
+    both = Product(parts, torch.tensor([[0, 0, 1], [1, 1, 1]]))
+    alone = both.at_fields(torch.tensor([[1, 1, 1]]))
+    x = torch.tensor([[0, 1, 2], [3, 2, 1]])
+    t = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    for step in range(20):
+        z = both.sample(x, t, dd.KeyedGenerator(0, step, torch.arange(2)))
+        own = alone.sample(x[1:], t[1:], dd.KeyedGenerator(0, step, torch.tensor([1])))
+        assert torch.equal(z[1:], own)

@@ -14,7 +14,7 @@ from zoo.processes import F64
 
 import ddlib as dd
 from ddlib.processes import Masked
-from ddlib.schedules import Cosine, Geometric, Linear, Polynomial, Schedule, Symbolic
+from ddlib.schedules import Cosine, Geometric, Linear, Polynomial, Schedule, Symbolic, Window
 from ddlib.schedules.symbol import TIME
 from ddlib.schedules.symbolic import _FUNCTIONS, parse
 from ddlib.testing import strategies
@@ -349,3 +349,14 @@ test_bad_schedules_are_refused = refuses(r"""
     parse("t**1001") | ValueError | at most
     parse("t**1000.5") | ValueError | at most
 """)
+
+
+def test_a_window_has_the_kinks_of_its_schedule():
+    inner = Window(Linear(), 0.2, 0.8)
+    kinks = Window(inner, 0.5, 1.0).kinks
+    assert kinks == pytest.approx((0.6, 0.9))
+
+    class Bent(Linear):
+        kinks = (0.0, 0.3, 1.0)
+
+    assert Window(Bent(), 0.0, 0.9).kinks == pytest.approx((0.0, 0.27, 0.9))
