@@ -536,7 +536,7 @@ class ForwardProcess(Float64Module, Part):
 
         ``t`` is 1 by default, or the time of a cut.
         """
-        t = self._one().expand(len(x)) if t is None else t
+        t = self._end_or(t, x)
         probs = self.marginal(x, t.to(torch.float64))
         prior = unsqueeze_times(each_time(self._typical, t), 1)
         return (torch.xlogy(probs, probs) - torch.xlogy(probs, prior)).sum(-1).clamp_min(0)
@@ -944,6 +944,10 @@ class ForwardProcess(Float64Module, Part):
         rates = rates - torch.diag_embed(rates.diagonal(dim1=-2, dim2=-1))
         left = quotient(multiply_rows(typical, rates), typical)
         return probs, torch.where(probs > 0, multiply_rows(probs, rates) + probs * left, 0.0)
+
+    def _end_or(self, t: Times | None, x: Tokens) -> Times:
+        """Return the times, or 1 for every sequence where there are none."""
+        return self._one().expand(len(x)) if t is None else t
 
     def _one(self) -> Tensor:
         return torch.ones((), dtype=torch.float64, device=self.device)

@@ -155,9 +155,7 @@ class Hierarchical(LevelProcess):
         return torch.cat(blocks, -1)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
-        occupancies = unsqueeze_times(
-            self.occupancies(self._one().expand(len(x)) if t is None else t), 1
-        )
+        occupancies = unsqueeze_times(self.occupancies(self._end_or(t, x)), 1)
         result = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         uniform = torch.full(
             (self.vocab_size,), 1 / self.vocab_size, dtype=torch.float64, device=x.device

@@ -161,7 +161,7 @@ class Interpolating(ForwardProcess):
         return quotient(arrival * probs, probs.gather(-1, here)).scatter(-1, here, 0.0)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
-        t = self._one().expand(len(x)) if t is None else t
+        t = self._end_or(t, x)
         keep, token, _ = self._at(t)
         typical = keep / self.vocab_size + token
         same = keep + token
@@ -180,13 +180,14 @@ class Interpolating(ForwardProcess):
         """Closed form of the bound: r_t(z) / q_t(z|x), and ``divergence`` (theory section 5)."""
         weight = self.loss_weight(x, z, t)
         log_p = logits.log_softmax(-1)
+        log_px = gather_last(log_p, x)
         if not self.uniform:
-            nats = -self._at(interior(t)).keep.to(log_p.dtype) * gather_last(log_p, x)
             # a token has weight 0, and infinite nats where the network excludes it
-            return weight, torch.where(z < self.vocab_size, 0.0, nats)
+            nats = -log_px.masked_fill(z < self.vocab_size, 0)
+            return weight, self._at(interior(t)).keep.to(log_p.dtype) * nats
         others = sum_of_others(self.log_ratio(t), log_p, x)
         log_pz = gather_last(log_p, self.states_as_tokens(z))
-        return weight, self.divergence(gather_last(log_p, x), log_pz, others, x, z, t)
+        return weight, self.divergence(log_px, log_pz, others, x, z, t)
 
     def log_ratio(self, t: Times) -> Float64[Tensor, "*n"]:
         """Return log of the probability that a token was kept over the probability that it was
@@ -228,8 +229,8 @@ class Interpolating(ForwardProcess):
         log_px = gather_last(log_p, x).double()
         share = resample / (resample + stay).clamp_min(torch.finfo(torch.float64).tiny)
         if not self.uniform:  # a token was never resampled, and all tokens lead to the mask alike
-            nats = share * before.keep * -log_px
-            return torch.where(z < self.vocab_size, 0.0, nats).to(logits.dtype)
+            nats = -log_px.masked_fill(z < self.vocab_size, 0)
+            return (share * before.keep * nats).to(logits.dtype)
         log_pz = gather_last(log_p, self.states_as_tokens(z)).double()
         others = sum_of_others(log_ratio(before), log_p, x).double()
         kl, log_odds = compare(before, log_px, log_pz, others, x, z)

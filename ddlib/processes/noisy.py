@@ -129,7 +129,7 @@ class Noisy(ResamplingProcess):
         return quotient(flux, probs.gather(-1, z[..., None])).scatter(-1, z[..., None], 0.0)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
-        shares = self.shares(self._one().expand(len(x)) if t is None else t)
+        shares = self.shares(self._end_or(t, x))
         result = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
         uniform = torch.full(
             (1, 1, self.vocab_size), 1 / self.vocab_size, dtype=torch.float64, device=x.device

@@ -202,7 +202,7 @@ class PerWord(ForwardProcess):
         return torch.cat([rates, torch.zeros_like(rates[..., :1])], -1)
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
-        t = self._one().expand(len(x)) if t is None else t
+        t = self._end_or(t, x)
         hazard = self._hazard_of(x, t)
         typical = unsqueeze_times(self.lost(t).mean(-1))
         kept = torch.exp(-hazard)

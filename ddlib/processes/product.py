@@ -179,7 +179,7 @@ class Product(Fielded):
         return own + self._starts[field]
 
     def prior_kl(self, x: Tokens, t: Times | None = None) -> PerToken:
-        time = self._one().expand(len(x)) if t is None else t
+        time = self._end_or(t, x)
         return self._of_fields("prior_kl", self.fields_of(x.shape), x, time)
 
     # ---- terms of the bound
