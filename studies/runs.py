@@ -8,6 +8,7 @@ from typing import Any
 
 from recipes.config import Recipe
 from recipes.engine.checkpoint import name_of
+from recipes.evaluation.report import write
 from recipes.metrics import Terms, scoring
 
 Run = dict[str, Any]
@@ -56,7 +57,5 @@ def judged(paths: Iterable[Path], name: str) -> None:
         found = scoring.score(scorer, told["texts"])
         told["scores"] = {"nats": found.nats.tolist(), "tokens": found.tokens.tolist()}
         told["judge"] = {"name": Path(name).name, "revision": scorer.revision}
-        unfinished = path.with_suffix(".part")
-        unfinished.write_text(json.dumps(told), encoding="utf-8")
-        unfinished.replace(path)
+        write(path, told)
         print(path.name, f"{found.nats.sum() / found.tokens.sum():.3f} nats", flush=True)

@@ -74,7 +74,8 @@ class Measure:
             "batch is given and times is None, must be given: batch refers to stratified times",
         )
         # on one device: times are on that of a bound's tokens
-        amount, size = amount.cpu(), size.cpu()
+        amount = amount.cpu()
+        size = size.cpu()
         times, batch = (None if each is None else each.cpu() for each in (times, batch))
         counted = (size != 0) | (amount != 0).view(len(amount), -1).any(1)
         if not bool(counted.all()):  # it would count as a sequence without any deviation

@@ -151,17 +151,20 @@ def check_layer(
     """
     size = num_columns(process, len(weight))
     rows = "V"
+    meaning = ""
     seems = ""
     if isinstance(layout, Children):
         size = layout.columns
         rows = "S - 1"
+        meaning = ", a row for every state except the root,"
         if layout.rows is not None:
             size = max(layout.num_rows, len(weight))
             rows = "rows"
+            meaning = ""
         if len(weight) == process.vocab_size != size:
             seems = "; V rows are logits of tokens, parameterization='cavity'"
     columns = "D" if width is None else width
-    rule = f"({rows}, D) = ({size}, {columns}){seems}"
+    rule = f"({rows}, D){meaning} = ({size}, {columns}){seems}"
     check_shape(f"{owner}weight", weight, (size, width), rule)
     if bias is not None:
         check_shape(f"{owner}bias", bias, (size,), f"({rows},) = ({size},)")

@@ -417,8 +417,8 @@ class ForwardProcess(Float64Module, Part):
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Modes of ``training_loss``: "hard" and "edges" too where the ``..._weighted_divergence``
-        of the name is implemented.
+        """Modes of ``training_loss``: "standard", and "hard" and "edges" where
+        ``hard_weighted_divergence`` and ``edges_weighted_divergence`` are implemented.
         """
         own = type(self)
         hard = own.hard_weighted_divergence is not ForwardProcess.hard_weighted_divergence

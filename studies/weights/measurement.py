@@ -1,6 +1,5 @@
 """Measurements of a trained network: bounds, exact likelihoods, judged samples."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from recipes.data import Batch, Prepared, open_prepared
 from recipes.engine.parallel import alone
 from recipes.engine.validation import over
 from recipes.evaluation.frontier import fewest_calls, quality
+from recipes.evaluation.report import write
 from recipes.evaluation.samples import draw_samples
 from recipes.generation.calls import network_calls
 from recipes.generation.sampling import Sampling
@@ -101,9 +101,7 @@ def draw(cell: Cell, folder: Path, samples: int, path: Path) -> None:
         "texts": [saved.tokenizer.decode(tokens) for tokens in documents],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".part")
-    unfinished.write_text(json.dumps(drawn), encoding="utf-8")
-    unfinished.replace(path)
+    write(path, drawn)
 
 
 def summarize(drawn: Mapping[str, Any], judge: LoadedModel, data: Prepared) -> dict[str, Any]:
