@@ -128,14 +128,17 @@ class ClassifierBased(Guidance):
                 "continuation has "
                 "the label, or its output disagrees with that of the step before",
             )
+        first = place.first_state()
         choices = torch.arange(reach.shape[-1], device=z.device)
+        others = reach & (choices != (z - first)[..., None])
         # a position with one reachable choice takes it, whatever the classifier says
-        changes = (reach & (reach.sum(-1, keepdim=True) > 1) & (choices != z[..., None])).nonzero()
+        changes = (others & (reach.sum(-1, keepdim=True) > 1)).nonzero()
         change = current.new_zeros(reach.shape)
         for places in changes.split(max(1, _HELD // states[0].numel())) if len(changes) else ():
             b, i, k = places.unbind(1)
             tried = states[b]
-            tried[torch.arange(len(b), device=z.device), i] = one_hot(k, states.shape[-1]).to(
+            state = first[b, i] + k
+            tried[torch.arange(len(b), device=z.device), i] = one_hot(state, states.shape[-1]).to(
                 states
             )
             change[b, i, k] = self._class_log_prob(tried, t[b]) - current[b]
@@ -183,8 +186,10 @@ class ClassifierBased(Guidance):
                 bool(slope.isfinite().all()),
                 "classifier has a gradient with NaN or infinity, must be finite",
             )
-        change = slope - slope.gather(-1, place.z[..., None])
-        return change[..., : place.columns]
+        choices = torch.arange(place.columns, device=slope.device)
+        # choices beyond the alphabet of a field have no state, and are excluded by their logits
+        state = (place.first_state()[..., None] + choices).clamp_max(slope.shape[-1] - 1)
+        return slope.gather(-1, state) - slope.gather(-1, place.z[..., None])
 
     def _states(self, z: Tokens) -> Float[Tensor, "B L S"]:
         return one_hot(z, self.process.num_states).to(torch.get_default_dtype())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ddlib.hierarchies import Hierarchy
@@ -47,11 +47,17 @@ class TokenTarget:
         """Return which choices each position can reach."""
         return self.process.token_evidence(self.z, self.t) > 0
 
+    def first_state(self) -> Int64[Tensor, "B L"]:
+        """Return the state of choice 0 at each position; those of the others follow it."""
+        components = self.process.components
+        firsts = torch.tensor([each.first_state for each in components], device=self.z.device)
+        return firsts[self.process.component_of(self.z)]
+
     def _uniform(self) -> Float[Tensor, "B L V"]:
-        size = self.process.vocab_size
-        return torch.full(
-            (*self.z.shape, size), 1 / size, dtype=torch.float64, device=self.z.device
-        )
+        """Distribution over the tokens of each position."""
+        shape = (*self.z.shape, self.process.vocab_size)
+        logits = torch.zeros(shape, dtype=torch.float64, device=self.z.device)
+        return self.process.restrict_logits(logits, self.z).softmax(-1)
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,9 @@ class StepTarget(TokenTarget):
     def choice_logits(self, logits: Float[Tensor, "B L K"]) -> Float[Tensor, "B L n"]:
         cavity = super().choice_logits(logits).to(torch.float64).softmax(-1)
         return self.process.posterior(cavity, self.z, self.t, self.s).log()
+
+    def first_state(self) -> Int64[Tensor, "B L"]:
+        return torch.zeros_like(self.z)
 
     def reach(self) -> Bool[Tensor, "B L n"]:
         return self.process.posterior(self._uniform(), self.z, self.t, self.s) > 0
