@@ -37,6 +37,7 @@ from recipes.engine.provenance import provenance
 from recipes.engine.validation import (
     NOISE,
     WINDOWS,
+    check_pace,
     check_sequences,
     coupling_of,
     quietest,
@@ -207,6 +208,7 @@ def bounds(
             pace=pace_of(saved, options),
             alone=saved.rows == "free",
             leads=saved.leads,
+            packed=saved.rows == "packed",
         )
         for number in range(options.replicates)
     ]
@@ -282,6 +284,8 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
         )
     options = replace(options, sequences=count)
     pace = pace_of(saved, options)
+    is_packed = saved.rows == "packed"
+    check_pace(pace, length, data, is_packed)
     levels = coupling_of(saved.process, pace, length, options.bound_levels)
     group = options.likelihood_group
     order = (
@@ -348,7 +352,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "long_documents": "cut into rows, all of them"
             if cut
             else f"one random window each, seed {WINDOWS}",
-            "padding": "not counted" if data.ends and not cut else "none",
+            "padding": "not counted" if data.ends and not (cut or is_packed) else "none",
             "beginning": "given" if is_free else "counted",
             "pace": repr(pace),
             "times": (

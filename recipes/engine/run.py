@@ -350,6 +350,7 @@ class Run:
                 ),
                 parameterization=self.network.parameterization,
                 pace=self.pace,
+                packed=recipe.data.packed,
             )
 
     @cached_property

@@ -2,10 +2,10 @@
 many.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, repeat
 
 from jaxtyping import Float
 from torch import Tensor
@@ -16,6 +16,7 @@ from recipes.config import at_once, own_times
 from recipes.data import Batch, Prepared, examples
 from recipes.engine.parallel import World
 from recipes.metrics import Alphabets, References, Terms, measure, unigram
+from recipes.metrics.bound import by_length
 
 WINDOWS = 0
 """Seed of the windows cut from long documents, in every evaluation and in validation during
@@ -49,6 +50,7 @@ def validate(
     pace: dd.paces.Pace | None = None,
     alone: bool = False,
     leads: bool = False,
+    packed: bool = False,
 ) -> Terms:
     """Draw time and noise once for the first validation sequences; the same terms in every process.
 
@@ -71,20 +73,21 @@ def validate(
             network supports it.
         alone: see ``measure``.
         leads: see ``measure``.
+        packed: whether the network was trained on packed rows: each sequence is evaluated at its
+            length, without padding.
 
     Raises:
-        TypeError, ValueError: as in ``shared`` and ``ddlib.bound``.
+        TypeError, ValueError: as in ``coupling_of``, ``check_pace`` and ``ddlib.bound``.
     """
     pace = dd.paces.Together() if pace is None else pace
     coupling = coupling_of(process, pace, length, levels)
-    if data.ragged and own_times(pace, length):
-        raise ValueError(
-            f"pace={pace!r}: not with {data.folder}, whose sequences have different lengths and no "
-            "padding"
-        )
+    check_pace(pace, length, data, packed)
     blocks = at_once(pace, denoiser)
+    ragged = data.ragged or packed
 
     def measure_batches(batches: Iterable[Batch]) -> Terms:
+        if ragged:
+            batches = split_by_length(batches, world)
         return measure(
             process,
             denoiser,
@@ -99,7 +102,7 @@ def validate(
             blocks,
             alone,
             leads,
-            data.ragged,
+            ragged,
         )
 
     return over(data, length, world, sequences, batch, measure_batches)
@@ -216,6 +219,30 @@ def coupling_of(
         rule = "positions have separate times; must be 'independent'"
         raise ValueError(f"bound_levels={coupling!r}: not with pace={pace!r}, whose {rule}")
     return coupling
+
+
+def check_pace(pace: dd.paces.Pace, length: int, data: Prepared, packed: bool) -> None:
+    """Raise ValueError for separate times of positions where sequences are evaluated at their
+    lengths; arguments as ``validate``.
+    """
+    if (data.ragged or packed) and own_times(pace, length):
+        rows = "packed rows" if packed else "sequences"
+        raise ValueError(
+            f"pace={pace!r}: not with the {rows} of {data.folder}, which have different lengths "
+            "and no padding"
+        )
+
+
+def split_by_length(batches: Iterable[Batch], world: World) -> Iterator[Batch]:
+    """Yield the sequences of each batch without their padding, equally long ones together.
+
+    A process with fewer lengths than another repeats the last: sharded weights are gathered in
+    every pass, so all processes must make as many.
+    """
+    for batch in batches:
+        parts = list(by_length(batch, given=False))
+        passes = max(world.gather(len(parts)))
+        yield from islice(chain(parts, repeat(parts[-1])), passes)
 
 
 def over(

@@ -15,8 +15,6 @@ from recipes.metrics import Terms, measure, read
 from recipes.model_io import LoadedModel, blocks_of
 
 Tokens = tuple[int, ...]
-FILLED = ("padded", "packed")
-"""Layouts of rows in which padding stands behind a text."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def bound(saved: LoadedModel, tokens: Tokens, draws: int, seed: int, size: int) 
     """
     digest = hashlib.sha256(repr(tokens).encode()).digest()
     begins = _begins(saved)
-    length = saved.length if saved.rows in FILLED else len(tokens)
+    length = saved.length if saved.rows == "padded" else len(tokens)
     whole = -(-(length - saved.leads) // (saved.pace.block or 1)) * (saved.pace.block or 1)
     density = time_density("optimal", saved.process, whole, IN_STRATA, saved.pace)
     levels = quietest(saved.process, saved.pace, whole)
@@ -88,7 +86,7 @@ def bound(saved: LoadedModel, tokens: Tokens, draws: int, seed: int, size: int) 
         at_once=at_once(saved.pace, saved.denoiser),
         alone=begins,
         leads=saved.leads,
-        ragged=saved.rows not in FILLED and not begins,
+        ragged=saved.rows != "padded" and not begins,
     )
     caveat = dd.Bound.find_caveat(saved.process, density, whole, levels=levels, pace=saved.pace)
     return _score(terms, replace(terms.per_token, caveat=caveat), False)
@@ -132,7 +130,7 @@ def _begins(saved: LoadedModel) -> bool:
 def _batch(saved: LoadedModel, texts: Sequence[Tokens], index: Sequence[int]) -> Batch:
     """Return a batch with a row for each text, with padding behind it."""
     sizes = torch.tensor([len(tokens) for tokens in texts])
-    length = saved.length if saved.rows in FILLED else int(sizes.max())
+    length = saved.length if saved.rows == "padded" else int(sizes.max())
     x = torch.full((len(texts), length), saved.special.pad or 0)
     for row, tokens in zip(x, texts, strict=True):
         row[: len(tokens)] = torch.tensor(tokens)
