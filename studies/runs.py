@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from recipes.config import Recipe
+from recipes.config import Recipe, differences, read_recipe
 from recipes.engine.checkpoint import name_of
 from recipes.evaluation.report import write
 from recipes.metrics import Terms, scoring
+from recipes.model_io import RECIPE
 
 Run = dict[str, Any]
 """Entry of a result file for one run."""
@@ -33,8 +34,13 @@ def by_text(terms: Terms) -> Run:
 
 
 def finished(given: Recipe) -> bool:
-    """Return whether a run has made all of its steps; weights are published during training too."""
-    return (given.output.folder / "checkpoints" / name_of(given.steps)).is_dir()
+    """Return whether a run of this recipe has made all of its steps.
+
+    Weights are published during training too, and may be those of another recipe.
+    """
+    folder = given.output.folder
+    trained = (folder / "checkpoints" / name_of(given.steps)).is_dir()
+    return trained and not differences(read_recipe(folder / RECIPE), given)
 
 
 def curve(folder: Path) -> list[tuple[int, float, float]]:

@@ -1,6 +1,9 @@
 """Study of output layers: its layers, trees and runs at tiny sizes, and the page."""
 
+import hashlib
 import json
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +14,9 @@ from studies.corpus.build import FILE
 from studies.heads import pages, run, training
 from studies.heads.models import ADAPTIVE, AR, CLIP, FLAT, HDLM, MASKS, Adaptive, Arm, Model
 from studies.heads.sizes import TINY, Sizes
-from studies.heads.text import SEARCH, TEST, Text, prepare, trees_of
+from studies.heads.text import SEARCH, TEST, Text, prepare, sealed_windows, trees_of
+from studies.smoke import letters
+from studies.weights.texts import path_of
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +65,12 @@ def test_every_layer_is_a_distribution_whose_cross_entropy_is_its_loss(arm, work
         torch.testing.assert_close(nats, -chosen)
 
 
-def test_adaptive_softmax_starts_at_the_frequencies_and_even_in_its_tails():
-    counts = torch.tensor([1, 50, 7, 3, 20, 2, 9, 4])
-    layer = Adaptive(16, counts, (3, 5))
-    probabilities = layer.log_probs(torch.randn(1, 1, 16)).exp()[0, 0]
-    shares = log_probs(counts).exp()
-    torch.testing.assert_close(probabilities[[1, 4, 6]], shares[[1, 4, 6]])
-    torch.testing.assert_close(probabilities[[2, 7]], shares[[2, 7]].mean().expand(2))
-    torch.testing.assert_close(probabilities[[0, 3, 5]], shares[[0, 3, 5]].mean().expand(3))
+@pytest.mark.parametrize("arm", run.ARMS, ids=lambda arm: arm.name)
+def test_every_layer_starts_at_the_frequencies(arm, work):
+    model = Model(arm, work, 0, TINY)
+    counts = torch.load(work / "statistics.pt")["counts"]
+    found = token_log_probs(model, torch.randn(1, 1, TINY.width))[0, 0]
+    torch.testing.assert_close(found, log_probs(counts))
 
 
 def test_trees_have_clusters_of_the_same_sizes():
@@ -105,16 +108,49 @@ def test_an_autoregressive_arm_reads_the_left_context_alone(work):
 
 
 @pytest.mark.parametrize("process", [MASKS, HDLM])
-def test_times_of_least_variance_do_not_bias_the_bound(process, work):
+def test_times_and_levels_of_least_variance_do_not_bias_the_bound(process, work):
     model = Model(Arm(process, FLAT), work, 0, TINY)
     x = Text(work, TINY).batch(0, 0)[:1].expand(4000, -1)
     with torch.no_grad():  # a fresh model predicts the frequencies, whatever the context
-        nats = model.nats(x, dd.KeyedGenerator(0, 0, torch.arange(len(x)))).sum(1)
+        nats = model.nats(x, dd.KeyedGenerator(0, 0, torch.arange(len(x))))
     counts = torch.load(work / "statistics.pt")["counts"]
-    expected = -log_probs(counts)[x[0]].sum()
-    assert float(nats.mean()) == pytest.approx(
-        float(expected), abs=4 * float(nats.std()) / 4000**0.5
+    expected = -log_probs(counts)[x[0]].double()
+    errors = nats.mean(0) - expected
+    assert bool((errors.abs() < 5 * nats.std(0) / 4000**0.5).all())
+    total = nats.sum(1)
+    assert float(total.mean()) == pytest.approx(
+        float(expected.sum()), abs=4 * float(total.std()) / 4000**0.5
     )
+
+
+def test_windows_of_all_sources_have_noise_of_their_own(work):
+    text = Text(work, TINY)
+    evaluation = training.Evaluation(text, torch.load(work / "statistics.pt")["counts"])
+    model = training.Training(training.Run(Arm(MASKS, FLAT), 1.0, 0), work, text)
+    same = text.batch(0, 0)[:1].expand(3, -1)
+    nats = evaluation.measure(model, {"one": same, "other": same}, 1)["nats"]
+    assert len({*nats["one"], *nats["other"]}) == 6
+
+
+def write_documents(folder, texts):
+    """Write the sealed documents and a tokenizer of bytes; return the hash of the documents."""
+    path = path_of(folder, "sealed")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    letters().save(str(folder / "tokenizer.json"))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_windows_of_the_sealed_text_lie_within_its_documents(tmp_path):
+    texts = ["a" * 20, "too short", "b" * 40]
+    sizes = replace(TINY, sealed_sha256=write_documents(tmp_path, texts), sealed=30)
+    windows = sealed_windows(tmp_path, tmp_path / "tokenizer.json", sizes)
+    assert windows.shape == (30, TINY.length)
+    assert bool((windows == windows[:, :1]).all())
+    letter = windows[0, 0]
+    assert int((windows[:, 0] == letter).sum()) == 5  # of the 30 possible windows
+    with pytest.raises(ValueError, match="sha256"):
+        sealed_windows(tmp_path, tmp_path / "tokenizer.json", TINY)
 
 
 @pytest.mark.parametrize("arm", [Arm(MASKS, ADAPTIVE), Arm(HDLM, "semantic")], ids=str)
@@ -128,7 +164,7 @@ def test_a_killed_run_continues_to_the_same_result(arm, work, tmp_path, monkeypa
     whole = training.train(one, work, evaluation, marks)
     assert [whole["marks"][name]["steps"] for name in marks] == list(marks.values())
     assert [step for step, _ in whole["curve"]] == [2, 4, 6]
-    assert (work / "weights").is_dir() and not list((work / "states").iterdir())
+    assert training.train(one, work, evaluation, marks) == whole  # kept until the result is
 
     step = training.Training.step
 
@@ -156,36 +192,75 @@ def test_the_study_runs_once_and_fills_the_page(tmp_path, monkeypatch):
     result = json.loads((tmp_path / "results.json").read_text())
     assert len(result["costs"]) == len(run.ARMS) == 14
     assert all(cost["flops"] > 0 for cost in result["costs"].values())
-    assert len(result["search"]) == 10 and len(result["runs"]) == 28
+    assert len(result["search"]) == 15 and len(result["runs"]) == 28
+    assert not [*(tmp_path / "states").iterdir()]
     page = tmp_path / "heads.md"
     assert "| AR | adaptive |" in page.read_text()
-    study = run.Study(tmp_path, tmp_path / "results.json", TINY)
-    study.read_sealed(tmp_path / FILE)
-    sealed = json.loads((tmp_path / "results.json").read_text())
-    assert sealed["sealed"].keys() == result["runs"].keys() and len(sealed["sealed_sha256"]) == 64
+    sizes = replace(TINY, sealed_sha256=write_documents(tmp_path, ["a document " * 20]))
+    study = run.Study(tmp_path, tmp_path / "results.json", sizes)
+    study.read_sealed(tmp_path, tmp_path / "tokenizer.json")
+    assert study.result()["sealed"].keys() == result["runs"].keys()
     assert pages.MISSING not in run.page_of(page, tmp_path / "results.json", TINY)
     monkeypatch.setattr(run, "train", lambda *arguments: 1 / 0)
     run.main(["--tiny", str(tmp_path)])
     again = json.loads((tmp_path / "results.json").read_text())
-    assert again["runs"] == result["runs"] and len(again["starts"]) == 1
+    assert again["runs"] == result["runs"] and len(again["starts"]) == 2
 
 
-def test_the_best_rate_is_that_of_the_search(tmp_path):
+def keep_search(study, head, nats):
+    """Write runs of the search of a head with these nats by factor."""
+    for factor, value in nats.items():
+        evaluation = {"sources": {"a": value, "b": 0.0}}
+        name = run.searched_run(head, factor).name
+        study._keep("search", name, {"marks": {"steps": evaluation}})
+
+
+def test_the_search_goes_on_while_the_best_rate_is_the_first_or_last(tmp_path):
+    study = run.Study(tmp_path, tmp_path / "results.json", Sizes())
+    assert study.factors(FLAT) == [0.5, 1.0, 2.0]
+    keep_search(study, FLAT, {0.5: 3.0, 1.0: 2.0, 2.0: 1.0})
+    assert study.factors(FLAT) == [0.5, 1.0, 2.0, 4.0]
+    assert not study.complete("search", study.searched())
+    keep_search(study, FLAT, {4.0: 1.5})
+    assert study.factors(FLAT) == [0.5, 1.0, 2.0, 4.0]
+    assert study.best(FLAT) == 2.0
+    keep_search(study, ADAPTIVE, {0.5: 1.0, 1.0: 2.0, 2.0: math.nan})
+    assert study.factors(ADAPTIVE) == [0.25, 0.5, 1.0, 2.0]
+    keep_search(study, ADAPTIVE, {0.25: 0.9, 0.125: 0.8, 0.0625: 0.7})
+    assert study.factors(ADAPTIVE)[0] == 0.0625  # the last of the further ones
+    assert "| 0.012 |" in pages.tables(study.result(), Sizes())
+
+
+def test_a_run_is_made_by_one_process_at_a_time(tmp_path):
+    path = tmp_path / "locks" / "run"
+    with run.claim(path) as first, run.claim(path) as second:
+        assert first and not second
+    with run.claim(path) as third:
+        assert third
+
+
+def test_results_of_another_process_are_kept(tmp_path):
+    one, other = (run.Study(tmp_path, tmp_path / "results.json", TINY) for _ in range(2))
+    one._keep("runs", "a", {})
+    other._keep("runs", "b", {})
+    assert one.result()["runs"].keys() == {"a", "b"}
+
+
+def test_the_sealed_text_is_not_read_while_runs_are_missing(tmp_path):
     study = run.Study(tmp_path, tmp_path / "results.json", TINY)
-    for place, one in enumerate(study.searched()):
-        evaluation = {"sources": {"a": float(place), "b": float(-2 * place)}}
-        study.result["search"][one.name] = {"marks": {"steps": evaluation}}
-    assert study.best(FLAT) == TINY.factors[-1]
+    with pytest.raises(SystemExit, match="lacks runs"):
+        study.read_sealed(tmp_path, tmp_path / "tokenizer.json")
 
 
 def test_marks_are_as_many_operations_and_seconds(tmp_path):
     study = run.Study(tmp_path, tmp_path / "results.json", TINY)
-    study.result["costs"][f"{MASKS} | {ADAPTIVE}"] = {"seconds": 0.5, "flops": 12e9}
+    study._keep("costs", f"{MASKS} | {ADAPTIVE}", {"seconds": 0.5, "flops": 12e9})
     searched = 0.76 + 0.5 + 3 * 0.25  # a step of the layer over tokens, adaptive, and three trees
     assert study.estimate()["search"] == pytest.approx(TINY.search_steps * 2 * searched)
     for arm in run.ARMS:
         flat = {"seconds": 2.0, "flops": 30.0}
-        study.result["costs"][arm.name] = flat if arm.head == FLAT else {"seconds": 1, "flops": 10}
+        cost = flat if arm.head == FLAT else {"seconds": 1, "flops": 10}
+        study._keep("costs", arm.name, cost)
     assert study.marks(Arm(MASKS, ADAPTIVE)) == {"steps": 4, "flops": 6, "seconds": 4}
     flat_steps, others_steps = 4, 6  # the largest of the marks
     runs = 2 * (3 * flat_steps * 2.0 + 11 * others_steps * 1.0)
@@ -198,8 +273,8 @@ def test_all_products_of_the_layer_are_counted(work):
     layer = 3 * 2 * rows * TINY.words * TINY.width  # forward, and two gradients
     keys = 2 * TINY.length  # of noisy and of clean tokens
     attention = 3 * 4 * 2 * 2 * TINY.batch * keys * keys * TINY.width  # two products in 4 blocks
-    flat = training.cost(Arm(AR, FLAT), work, text)["flops"]
-    clusters = training.cost(Arm(AR, "semantic"), work, text)["flops"]
+    costs = training.costs([Arm(AR, FLAT), Arm(AR, "semantic")], work, text)
+    flat, clusters = (cost["flops"] for cost in costs.values())
     assert flat - clusters == pytest.approx(layer * (1 - 2 / 16), rel=0.1)
     assert flat > layer + attention
 

@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,15 @@ import scipy.stats
 import torch
 
 import ddlib as dd
+from recipes.config import recipe_yaml
+from recipes.engine.checkpoint import name_of
+from recipes.model_io import RECIPE
 from studies import pooled
 from studies.deviations import run as deviations
 from studies.page import less
+from studies.runs import finished
 from studies.tables import MISSING, interval
+from studies.weights.arms import Arms, Sizes
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -45,6 +51,17 @@ def test_bounds_on_the_same_texts_are_compared():
     one = {"nats": [1.0, 3.0], "tokens": [2, 4]}
     found = less(one, one | {"nats": [0.0, 3.0]})
     assert found["value"] == pytest.approx(1 / 6) and found["standard_error"] > 0
+
+
+def test_a_run_is_finished_if_its_checkpoint_is_of_the_same_recipe(tmp_path):
+    recipe = Arms(tmp_path, Sizes()).judge()
+    folder = recipe.output.folder
+    assert not finished(recipe)
+    (folder / "checkpoints" / name_of(recipe.steps)).mkdir(parents=True)
+    (folder / RECIPE).write_text(recipe_yaml(recipe))
+    assert finished(recipe)
+    assert not finished(replace(recipe, seed=recipe.seed + 1))
+    assert not finished(replace(recipe, steps=recipe.steps + 1))
 
 
 def test_deviations_of_the_bound_are_measured_and_the_page_holds_their_table():

@@ -64,9 +64,9 @@ class Linear:
 class Adaptive(nn.Module):
     """Adaptive softmax of torch (Grave et al. 2017, arXiv 1609.04309) over tokens by frequency.
 
-    Its matrices start at zero and the bias of its first level at the frequencies; torch has no bias
-    in the tail clusters. For processes of tokens and one mask: at a mask the loss is the weight of
-    the bound times the cross-entropy.
+    Its matrices start at zero, and its biases at the frequencies. Torch has no bias in the tail
+    clusters: they get one, so that this layer starts where the others do. For processes of tokens
+    and one mask: at a mask the loss is the weight of the bound times the cross-entropy.
 
     Args:
         width: D.
@@ -83,10 +83,12 @@ class Adaptive(nn.Module):
         self.register_buffer("rank", order.argsort())
         shares = log_probs(counts).exp()[order]
         levels = [shares[: cutoffs[0]], *shares[cutoffs[0] :].split(_widths(cutoffs, len(counts)))]
+        for tail, level in zip(self.softmax.tail, levels[1:], strict=True):
+            tail[1] = nn.Linear(tail[1].in_features, len(level))
+            nn.init.zeros_(tail[1].weight)
+            tail[1].bias = nn.Parameter((level / level.sum()).log())
         with torch.no_grad():
             nn.init.zeros_(self.softmax.head.weight)
-            for tail in self.softmax.tail:
-                nn.init.zeros_(tail[1].weight)
             masses = torch.stack([level.sum() for level in levels[1:]])
             self.softmax.head.bias.copy_(torch.cat([levels[0], masses]).log())
 
@@ -162,7 +164,7 @@ class Model(nn.Module):
         else:
             parameterization = dd.Children.of(self.net) if arm.head in trees else "cavity"
             self.output = Linear(self.net, parameterization)
-        self.density = self.process.time_density(sizes.length)
+        self.density = self.process.time_density(sizes.length, chance=0.2)
 
     @property
     def blocks(self) -> nn.ModuleList:
@@ -176,16 +178,17 @@ class Model(nn.Module):
         return self.output.loss(self.process, self._hidden(z, t, x), x, z, t)
 
     def nats(self, x: Int[Tensor, "B L"], noise: dd.KeyedGenerator) -> Float[Tensor, "B L"]:
-        """Return one draw of the bound, with times of least variance; of AR the likelihood."""
+        """Return one draw of the bound, with stratified times of least variance and balanced
+        levels; of AR the likelihood.
+        """
         if self.arm.process == AR:
             t = self._ends(x)
-            weight = torch.ones_like(t)
-        else:
-            t = dd.sample_times(len(x), "iid", noise, density=self.density)
-            weight = self.density.weight(t)
-        z = self.process.sample(x, t, noise)
-        hidden = self._hidden(z, t, x)
-        return weight[:, None] * self.output.nats(self.process, hidden, x, z, t)
+            z = self.process.sample(x, t, noise)
+            return self.output.nats(self.process, self._hidden(z, t, x), x, z, t)
+        t = dd.sample_times(len(x), generator=noise, density=self.density)
+        z = self.process.sample(x, t, noise, "balanced")
+        weight = self.density.weight(t) * self.process.importance_weight(x, z, t)
+        return weight[:, None] * self.output.nats(self.process, self._hidden(z, t, x), x, z, t)
 
     def _ends(self, x: Tensor) -> Tensor:
         return torch.ones(len(x))

@@ -14,6 +14,7 @@ from studies.tables import MISSING, interval, table
 PAGE = Path(__file__).parents[2] / "docs" / "studies" / "heads.md"
 BEGIN = "<!-- tables: python -m studies.heads.run WORK -->"
 PROCESSES = (MASKS, AR, HDLM)
+HEADS = (FLAT, ADAPTIVE, *TREES)
 MARKS = {"steps": "equal steps", "flops": "equal FLOPs", "seconds": "equal seconds"}
 
 Entry = Mapping[str, Any]
@@ -62,7 +63,7 @@ def in_class(place: int) -> Value:
 
 def arms(process: str) -> Iterator[Arm]:
     """Yield the arms of a process, the layer over tokens first."""
-    for head in (FLAT, ADAPTIVE, *TREES):
+    for head in HEADS:
         if (process, head) != (HDLM, ADAPTIVE):
             yield Arm(process, head)
 
@@ -101,14 +102,17 @@ def _rates(result: Entry, sizes: Sizes) -> str:
 
     def cell(head: str, factor: float) -> str:
         run = searched.get((head, factor))
-        return MISSING if run is None else f"{at('steps')(run):.4f}"
+        if run is None:
+            return MISSING if factor in sizes.factors else "-"
+        return f"{at('steps')(run):.4f}"
 
-    rows = [
-        [head, *(cell(head, factor) for factor in sizes.factors)]
-        for head in (FLAT, ADAPTIVE, *TREES)
-    ]
-    title = "**Search of the learning rate**, masks, windows of the search, nats per token."
-    heading = ["layer", *(f"{0.003 * factor:g}" for factor in sizes.factors)]
+    factors = sorted({*sizes.factors, *(factor for _, factor in searched)})
+    rows = [[head, *(cell(head, factor) for factor in factors)] for head in HEADS]
+    title = (
+        "**Search of the learning rate**, masks, windows of the search, nats per token. Where the "
+        "best rate of a layer was the first or last, the next one was run too."
+    )
+    heading = ["layer", *(f"{0.003 * factor:g}" for factor in factors)]
     return f"{title}\n\n" + table(heading, rows)
 
 

@@ -1,21 +1,26 @@
 """Run of the study of output layers, and its tables in docs/studies/heads.md.
 
     python -m studies.heads.run WORK --tokens FILE   # what the result file lacks, then the tables
-    python -m studies.heads.run WORK --sealed FILE   # the finished runs on the sealed text
+    # all runs on the sealed text
+    python -m studies.heads.run WORK --sealed TEXTS CORPUS/gpt2/tokenizer.json
     python -m studies.heads.run WORK --estimate      # seconds of every stage
     python -m studies.heads.run --pages              # the tables alone
-    python -m studies.heads.run --tiny FOLDER        # all of it, in seconds
+    python -m studies.heads.run --tiny FOLDER        # all of it but the sealed text, in seconds
 
-FILE holds compressed GPT-2 tokens, as ``python -m studies.corpus.build`` writes them. The same
-command continues after a kill. The protocol is protocol.md. One thread.
+FILE holds compressed GPT-2 tokens, as ``python -m studies.corpus.build CORPUS`` writes them; TEXTS
+is the working folder of ``studies.weights.run``. The same command continues after a kill, and may
+be started more than once at a time. The protocol is protocol.md. One thread.
 """
 
 import argparse
-import hashlib
+import fcntl
 import json
 import lzma
+import math
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +29,17 @@ import torch
 
 from recipes.engine.provenance import provenance
 from studies.corpus.build import FILE
-from studies.heads.models import ADAPTIVE, AR, FLAT, HDLM, MASKS, Arm
-from studies.heads.pages import BEGIN, PAGE, tables
+from studies.heads.models import AR, FLAT, HDLM, MASKS, Arm
+from studies.heads.pages import BEGIN, HEADS, PAGE, PROCESSES, arms, tables
 from studies.heads.sizes import TINY, Sizes
-from studies.heads.text import SEARCH, TREES, Text, prepare, spaced
+from studies.heads.text import SEARCH, TEST, Text, prepare, sealed_windows
 from studies.heads.training import (
     Evaluation,
     Run,
     Training,
-    cost,
+    costs,
     mean_of,
+    state_path,
     train,
     weights_path,
 )
@@ -42,16 +48,10 @@ from studies.smoke import sources
 from studies.tables import END
 
 RESULTS = Path(__file__).parent / "results.json"
-HEADS = (FLAT, ADAPTIVE, *TREES)
-ARMS = tuple(
-    Arm(process, head)
-    for process in (MASKS, AR, HDLM)
-    for head in HEADS
-    if (process, head) != (HDLM, ADAPTIVE)
-)
+ARMS = tuple(arm for process in PROCESSES for arm in arms(process))
 SEARCH_SEED = 100
-SEALED = 6
-"""Windows of the sealed text, in units of those of a source."""
+PAUSE = 30
+"""Seconds between looks at the search that other processes make."""
 ASSUMED = {
     (AR, True): {"seconds": 1.44, "flops": 105e9},
     (AR, False): {"seconds": 0.47, "flops": 26e9},
@@ -66,8 +66,27 @@ ASSUMED = {
 """
 
 
+@contextmanager
+def claim(path: Path, wait: bool = False) -> Iterator[bool]:
+    """Lock a file of this name until the end of the block, or of the process.
+
+    Yields whether the lock is held: without ``wait`` it is not where another process holds it.
+    """
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
 class Study:
-    """The stages of the study: each measures what the result file lacks.
+    """The stages of the study: each makes the runs that the result file lacks.
+
+    Several processes with the same folder and file share the runs: each takes those that no other
+    one has begun.
 
     Args:
         work: folder of tokens, trees, states and weights.
@@ -79,75 +98,137 @@ class Study:
         self.work = work
         self.out = out
         self.sizes = sizes
-        self.result: dict[str, Any] = {
-            "starts": [],
-            "costs": {},
-            "search": {},
-            "runs": {},
-            "sealed": {},
-        }
-        if out.exists():
-            self.result = json.loads(out.read_text(encoding="utf-8"))
+
+    def result(self) -> dict[str, Any]:
+        """Return the content of the result file."""
+        if not self.out.exists():
+            return {"starts": [], "costs": {}, "search": {}, "runs": {}, "sealed": {}}
+        return json.loads(self.out.read_text(encoding="utf-8"))
 
     def run(self) -> None:
-        """Run all stages."""
-        self.result["starts"].append(provenance() | {"threads": torch.get_num_threads()})
+        """Make all runs but those that another process makes now."""
+        with self._change() as result:
+            result["starts"].append(provenance() | {"threads": torch.get_num_threads()})
         text = Text(self.work, self.sizes)
         evaluation = Evaluation(text, torch.load(self.work / "statistics.pt")["counts"])
-        for arm in ARMS:
-            if arm.name not in self.result["costs"]:
-                self._keep("costs", arm.name, cost(arm, self.work, text))
-        for run in self.searched():
-            if run.name not in self.result["search"]:
-                marks = {"steps": self.sizes.search_steps}
-                self._keep("search", run.name, train(run, self.work, evaluation, marks, SEARCH))
-        for run in self.compared():
-            if run.name not in self.result["runs"]:
-                found = train(run, self.work, evaluation, self.marks(run.arm))
-                self._keep("runs", run.name, found)
+        with claim(self._lock("costs"), wait=True):
+            self._measure_costs(text)
+        marks = {"steps": self.sizes.search_steps}
+        while not self.complete("search", self.searched()):
+            if not self._make("search", self.searched(), lambda _: marks, evaluation, SEARCH):
+                time.sleep(PAUSE)  # other processes make what is left, and may extend the search
+        self._make("runs", self.compared(), lambda run: self.marks(run.arm), evaluation, TEST)
 
-    def read_sealed(self, path: Path) -> None:
-        """Evaluate the kept weights of finished runs on windows of the sealed text.
+    def complete(self, kind: str, runs: Iterable[Run]) -> bool:
+        """Return whether the result file has all of these runs."""
+        return {run.name for run in runs} <= self.result()[kind].keys()
+
+    def finished(self) -> bool:
+        """Return whether the result file has the search and the comparison."""
+        searched = self.complete("search", self.searched())
+        return searched and self.complete("runs", self.compared())
+
+    def _measure_costs(self, text: Text) -> None:
+        for process in PROCESSES:
+            every = [*arms(process)]
+            if all(arm.name in self.result()["costs"] for arm in every):
+                continue
+            found = costs(every, self.work, text)
+            with self._change() as result:
+                result["costs"] |= {arm.name: cost for arm, cost in found.items()}
+
+    def _make(
+        self,
+        kind: str,
+        runs: Iterable[Run],
+        marks: Callable[[Run], Mapping[str, int]],
+        evaluation: Evaluation,
+        part: str,
+    ) -> bool:
+        """Make the runs that are missing and that no other process makes; return whether there was
+        one.
+        """
+        made = False
+        for run in runs:
+            with claim(self._lock(f"{kind}-{run.file}")) as mine:
+                if not mine or run.name in self.result()[kind]:
+                    continue
+                found = train(run, self.work, evaluation, marks(run), part)
+                self._keep(kind, run.name, found)
+                state_path(self.work, run, part).unlink()
+                made = True
+        return made
+
+    def read_sealed(self, texts: Path, tokenizer: Path) -> None:
+        """Evaluate the kept weights of all runs on the sealed text.
 
         Args:
-            path: compressed tokens of the sealed text.
+            texts: as ``sealed_windows``.
+            tokenizer: as ``sealed_windows``.
+
+        Raises:
+            FileNotFoundError, ValueError: as ``sealed_windows``.
+            SystemExit: a run is missing. The sealed text is read once, after the last run.
         """
-        content = lzma.decompress(path.read_bytes())
-        tokens = np.frombuffer(content, dtype="<u2")
+        if not self.finished():
+            raise SystemExit(f"--sealed: {self.out} lacks runs, must have all of them before")
         text = Text(self.work, self.sizes)
         evaluation = Evaluation(text, torch.load(self.work / "statistics.pt")["counts"])
-        windows = {"sealed": spaced(tokens, self.sizes.windows * SEALED, self.sizes.length)}
-        self.result["sealed_sha256"] = hashlib.sha256(content).hexdigest()
+        windows = {"sealed": sealed_windows(texts, tokenizer, self.sizes)}
         for run in self.compared():
-            if run.name in self.result["runs"] and run.name not in self.result["sealed"]:
+            if run.name not in self.result()["sealed"]:
                 training = Training(run, self.work, text)
                 training.average.weights |= torch.load(weights_path(self.work, run))
                 found = evaluation.measure(training, windows, self.sizes.draws)
                 self._keep("sealed", run.name, found)
 
+    def _lock(self, name: str) -> Path:
+        return self.work / "locks" / name
+
+    @contextmanager
+    def _change(self) -> Iterator[dict[str, Any]]:
+        """Yield the content of the result file, and write it at the end of the block."""
+        with claim(self._lock("result"), wait=True):
+            result = self.result()
+            yield result
+            text = json.dumps(result, indent=1)
+            lines = re.sub(r"\[[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text)
+            partial = self.out.with_suffix(".part")
+            partial.write_text(lines + "\n", encoding="utf-8")
+            partial.replace(self.out)
+
     def _keep(self, kind: str, name: str, found: dict[str, Any]) -> None:
-        self.result[kind][name] = found
-        text = json.dumps(self.result, indent=1)
-        lines = re.sub(r"\[[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text)
-        partial = self.out.with_suffix(".part")
-        partial.write_text(lines + "\n", encoding="utf-8")
-        partial.replace(self.out)
+        with self._change() as result:
+            result[kind][name] = found
         print(f"{kind}: {name}", flush=True)
 
     def searched(self) -> Iterator[Run]:
         """Yield the runs that choose the learning rate of every head, under masks."""
         for head in HEADS:
-            for factor in self.sizes.factors:
-                yield Run(Arm(MASKS, head), factor, SEARCH_SEED)
+            for factor in self.factors(head):
+                yield searched_run(head, factor)
+
+    def factors(self, head: str) -> list[float]:
+        """Return the learning rates of a head in units of the base, in ascending order.
+
+        The next one is among them where the best of those that are measured is the first or last.
+        """
+        factors = list(self.sizes.factors)
+        search = self.result()["search"]
+        for _ in range(self.sizes.further):
+            if not all(searched_run(head, factor).name in search for factor in factors):
+                break
+            best = min(factors, key=lambda factor: searched_nats(search, head, factor))
+            if best == factors[0]:
+                factors.insert(0, best / 2)
+            elif best == factors[-1]:
+                factors.append(best * 2)
+        return factors
 
     def best(self, head: str) -> float:
         """Return the learning rate of a head, in units of the base."""
-        found = {
-            run.factor: mean_of(self.result["search"][run.name]["marks"]["steps"])
-            for run in self.searched()
-            if run.arm.head == head
-        }
-        return min(found, key=found.__getitem__)
+        search = self.result()["search"]
+        return min(self.factors(head), key=lambda factor: searched_nats(search, head, factor))
 
     def compared(self) -> Iterator[Run]:
         """Yield the runs of the comparison, seed by seed."""
@@ -168,7 +249,7 @@ class Study:
         return marks
 
     def _cost(self, arm: Arm) -> dict[str, float]:
-        return self.result["costs"].get(arm.name, ASSUMED[arm.process, arm.head == FLAT])
+        return self.result()["costs"].get(arm.name, ASSUMED[arm.process, arm.head == FLAT])
 
     def estimate(self) -> dict[str, float]:
         """Return the processor seconds of every stage without evaluations."""
@@ -182,6 +263,17 @@ class Study:
             "search": sum(seconds(run.arm, self.sizes.search_steps) for run in self.searched()),
             "runs": len(self.sizes.seeds) * sum(seconds(arm, longest[arm]) for arm in ARMS),
         }
+
+
+def searched_run(head: str, factor: float) -> Run:
+    """Return the run of the search of a head with a learning rate in units of the base."""
+    return Run(Arm(MASKS, head), factor, SEARCH_SEED)
+
+
+def searched_nats(search: Mapping[str, Any], head: str, factor: float) -> float:
+    """Return the nats per token of a run of the search; infinity if it diverged."""
+    nats = mean_of(search[searched_run(head, factor).name]["marks"]["steps"])
+    return math.inf if math.isnan(nats) else nats
 
 
 def write_tiny_tokens(path: Path) -> None:
@@ -204,7 +296,13 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--tokens", type=Path, help="compressed tokens; by default those in WORK")
     parser.add_argument("--out", type=Path, default=RESULTS, help="result file")
     parser.add_argument("--page", type=Path, default=PAGE, help="page with the markers")
-    parser.add_argument("--sealed", type=Path, help="compressed tokens of the sealed text")
+    parser.add_argument(
+        "--sealed",
+        type=Path,
+        nargs=2,
+        metavar=("TEXTS", "TOKENIZER"),
+        help="read all runs on the sealed text",
+    )
     parser.add_argument("--estimate", action="store_true", help="print the seconds of every stage")
     parser.add_argument("--pages", action="store_true", help="write the tables alone")
     parser.add_argument("--tiny", type=Path, metavar="FOLDER", help="all stages at tiny sizes")
@@ -232,7 +330,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.sealed is None:
         study.run()
     else:
-        study.read_sealed(options.sealed)
+        study.read_sealed(*options.sealed)
     text = page_of(options.page, options.out, sizes)
     options.page.write_text(text, encoding="utf-8")
 

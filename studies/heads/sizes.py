@@ -1,12 +1,19 @@
 """Sizes of the study of output layers."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from studies.corpus.build import spans
+from studies.weights.texts import HASHES
 
 HELD_OUT = "moby_dick"
 """The source outside of the training text."""
+
+
+def sealed_hash() -> str:
+    """Return the hash of the sealed text that was committed before any run."""
+    return json.loads(HASHES.read_text(encoding="utf-8"))["sealed"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,9 @@ class Sizes:
     draws: int = 4
     """Draws of times and noise for a window."""
     factors: tuple[float, ...] = (0.5, 1.0, 2.0)
-    """Learning rates of the search, in units of 0.003."""
+    """First learning rates of the search, in units of 0.003."""
+    further: int = 3
+    """Largest number of further ones, for a layer whose best one is at the edge."""
     search_steps: int = 1_024
     """2.1 million tokens."""
     steps: int = 2_048
@@ -42,6 +51,9 @@ class Sizes:
     timed: int = 15
     """Measured steps of each arm for its cost."""
     save_every: int = 128
+    sealed: int = 600
+    """Windows of the sealed text."""
+    sealed_sha256: str = field(default_factory=sealed_hash)
 
 
 TINY = Sizes(
@@ -56,6 +68,7 @@ TINY = Sizes(
     windows=4,
     draws=2,
     factors=(1.0, 2.0),
+    further=1,
     search_steps=3,
     steps=4,
     compute_steps=2,
@@ -63,4 +76,5 @@ TINY = Sizes(
     points=2,
     timed=1,
     save_every=2,
+    sealed=24,
 )

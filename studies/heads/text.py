@@ -1,16 +1,19 @@
 """Text of the study: tokens of GPT-2, their frequencies, and trees over them."""
 
+import json
 import lzma
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Int
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from ddlib.hierarchies import semantic_clusters
 from recipes.embeddings.neighbours import neighbourhoods
 from studies.heads.sizes import HELD_OUT, Sizes
+from studies.weights.texts import check, path_of
 
 TREES = ("semantic", "random", "frequency")
 TEST = "test"
@@ -46,13 +49,31 @@ class Text:
         start, count = self.sizes.sources[source]
         skipped = 0 if source == HELD_OUT else int(count * 0.9)
         tokens = self.tokens[start + skipped : start + count]
-        return spaced(tokens, 2 * self.sizes.windows, self.sizes.length)[(part == SEARCH) :: 2]
+        last = len(tokens) - self.sizes.length
+        places = torch.linspace(0, last, 2 * self.sizes.windows, dtype=torch.float64).long()
+        windows = _windows(tokens, places[:, None], self.sizes.length)
+        return windows[(part == SEARCH) :: 2]
 
 
-def spaced(tokens: np.ndarray, count: int, length: int) -> Int[Tensor, "n L"]:
-    """Return windows that are evenly spaced over the tokens."""
-    places = torch.linspace(0, len(tokens) - length, count, dtype=torch.float64).long()
-    return _windows(tokens, places[:, None], length)
+def sealed_windows(texts: Path, tokenizer: Path, sizes: Sizes) -> Int[Tensor, "n L"]:
+    """Return windows of the sealed text, evenly spaced over those that lie within one document.
+
+    Args:
+        texts: working folder of ``studies.weights``, which has the documents.
+        tokenizer: ``tokenizer.json`` of GPT-2.
+        sizes: sizes of the study.
+
+    Raises:
+        FileNotFoundError: the documents are missing.
+        ValueError: the documents are not those whose hash was committed.
+    """
+    check(texts, {"sealed": sizes.sealed_sha256})
+    lines = path_of(texts, "sealed").read_text(encoding="utf-8").splitlines()
+    documents = [json.loads(line)["text"] for line in lines]
+    encoded = Tokenizer.from_file(str(tokenizer)).encode_batch_fast(documents)
+    tokens = [torch.tensor(one.ids) for one in encoded if len(one.ids) >= sizes.length]
+    windows = torch.cat([one.unfold(0, sizes.length, 1) for one in tokens])
+    return windows[torch.linspace(0, len(windows) - 1, sizes.sealed, dtype=torch.float64).long()]
 
 
 def _windows(tokens: np.ndarray, first: Tensor, length: int) -> Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ So a run may be read at several numbers of steps: at equal steps, FLOPs and seco
 """
 EVALUATION = 12345
 """Seed of times and noise in evaluations, the same for all runs of a process."""
+UNMEASURED = 2
+"""Steps of a process before its costs are measured."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class Run:
 def weights_path(work: Path, run: Run) -> Path:
     """Return the path of the averaged weights of a run at equal steps."""
     return work / "weights" / f"{run.file}.pt"
+
+
+def state_path(work: Path, run: Run, part: str) -> Path:
+    """Return the path of the state of a run that is read on a held-out part."""
+    return work / "states" / f"{run.file}-{part}.pt"
 
 
 class Training:
@@ -127,9 +134,12 @@ class Evaluation:
         nats = {}
         means = {}
         bins = torch.zeros(2, len(self.text.sizes.bins) + 1, dtype=torch.float64)
+        first = 0
         for source, x in windows.items():
-            values = torch.stack([self._draw(training.model, x, draw) for draw in range(draws)])
-            tokens = values.mean(0)
+            numbers = torch.arange(first, first + len(x))
+            first += len(x)
+            values = [self._draw(training.model, x, numbers, draw) for draw in range(draws)]
+            tokens = torch.stack(values).mean(0)
             nats[source] = [round(value, 4) for value in tokens.mean(1).tolist()]
             means[source] = float(tokens.mean())
             place = self.bin_of[x].flatten()
@@ -138,10 +148,12 @@ class Evaluation:
         training.average.swap()
         return {"steps": training.steps, "sources": means, "bins": bins.tolist(), "nats": nats}
 
-    def _draw(self, model: Model, x: Tensor, draw: int) -> Tensor:
+    def _draw(self, model: Model, x: Tensor, numbers: Tensor, draw: int) -> Tensor:
+        """Return one draw of the nats of windows, whose numbers are the keys of their noise."""
+        size = self.text.sizes.batch
         parts = [
-            model.nats(x[index], dd.KeyedGenerator(EVALUATION, draw, index)).double()
-            for index in torch.arange(len(x)).split(self.text.sizes.batch)
+            model.nats(some, dd.KeyedGenerator(EVALUATION, draw, index)).double()
+            for some, index in zip(x.split(size), numbers.split(size), strict=True)
         ]
         return torch.cat(parts)
 
@@ -160,8 +172,9 @@ def train(
 ) -> dict[str, Any]:
     """Train a run up to the last of its marks; return the evaluation at each, and a curve.
 
-    The state is saved on the way, and removed at the end; the averaged weights at the first mark
-    stay, for the sealed text. At that mark the nats of every window are kept too.
+    The state is saved on the way and at the end; ``state_path(...)`` may be removed when the result
+    is kept. The averaged weights at the first mark stay, for the sealed text. At that mark the nats
+    of every window are kept too.
 
     Args:
         run: the run.
@@ -173,7 +186,7 @@ def train(
     text = evaluation.text
     sizes = text.sizes
     training = Training(run, work, text)
-    path = work / "states" / f"{run.file}-{part}.pt"
+    path = state_path(work, run, part)
     path.parent.mkdir(exist_ok=True)
     result: dict[str, Any] = {"marks": {}, "curve": [], "nats": {}}
     if path.exists():
@@ -181,8 +194,9 @@ def train(
         training.load(saved["training"])
         result = saved["result"]
     first = next(iter(marks.values()))
-    points = set(_points(first, max(marks.values()), sizes.points))
-    while training.steps < max(marks.values()):
+    last = max(marks.values())
+    points = set(_points(first, last, sizes.points))
+    while training.steps < last:
         training.step()
         if training.steps in points:
             few = evaluation.measure(training, evaluation.few, 1)
@@ -197,9 +211,8 @@ def train(
             result["marks"] |= {name: found for name in reached}
         if training.steps == first and part == TEST:
             _write(weights_path(work, run), training.average.weights)
-        if training.steps % sizes.save_every == 0:
+        if training.steps % sizes.save_every == 0 or training.steps == last:
             _write(path, {"training": training.state(), "result": result})
-    path.unlink(missing_ok=True)
     return result
 
 
@@ -228,18 +241,27 @@ IN_PLACE = {torch.ops.aten.addmm_: _flops_in_place}
 """Products that losses add to a gradient in place, which torch does not count."""
 
 
-def cost(arm: Arm, work: Path, text: Text) -> dict[str, float]:
-    """Return the median processor seconds of a step of this process, and its floating-point
-    operations.
+def costs(arms: Sequence[Arm], work: Path, text: Text) -> dict[Arm, dict[str, float]]:
+    """Return the median processor seconds of a step of this process for each arm, and its
+    floating-point operations.
+
+    The arms take their steps in turn, so that a machine that slows down slows all of them.
     """
-    training = Training(Run(arm, 1.0, 0), work, text)
-    for _ in range(2):
-        training.step()
-    taken = []
-    for _ in range(text.sizes.timed):
-        start = time.process_time()
-        training.step()
-        taken.append(time.process_time() - start)
+    trainings = {arm: Training(Run(arm, 1.0, 0), work, text) for arm in arms}
+    taken: dict[Arm, list[float]] = {arm: [] for arm in arms}
+    for _ in range(UNMEASURED + text.sizes.timed):
+        for arm, training in trainings.items():
+            start = time.process_time()
+            training.step()
+            taken[arm].append(time.process_time() - start)
+    return {
+        arm: {"seconds": median(taken[arm][UNMEASURED:]), "flops": operations(training)}
+        for arm, training in trainings.items()
+    }
+
+
+def operations(training: Training) -> float:
+    """Return the mean floating-point operations of the next two steps."""
     # fused attention has no count on a CPU
     with (
         sdpa_kernel(SDPBackend.MATH),
@@ -247,5 +269,4 @@ def cost(arm: Arm, work: Path, text: Text) -> dict[str, float]:
     ):
         for _ in range(2):
             training.step()
-    flops = counter.get_total_flops() / 2
-    return {"seconds": float(torch.tensor(taken).median()), "flops": flops}
+    return counter.get_total_flops() / 2
