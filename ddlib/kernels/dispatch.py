@@ -24,7 +24,8 @@ from ddlib.parameterization.tree_softmax import Children
 from ddlib.processes import ForwardProcess, Hierarchical
 from ddlib.processes.interpolating import Interpolating
 from ddlib.typing import Times, Tokens
-from ddlib.weightings import Weighting, loss_weights
+from ddlib.utils.agreement import holds
+from ddlib.weightings import Weighting, is_bound, loss_weights
 
 
 class LossPlan(NamedTuple):
@@ -41,6 +42,9 @@ RULES: dict[str, Rule] = {}
 """Rules by the name that a process class states in ``fused``."""
 FIXED_RULES: dict[str, Rule] = {}
 """Those whose sizes do not depend on the states."""
+
+_LOSSES = ("weighted_divergence", "integrand", "integrand_parts")
+"""Methods of a process that ``training_loss`` evaluates in every mode."""
 
 
 def plan(
@@ -91,7 +95,7 @@ class _WeightingOfComponent(Weighting):
 
     @property
     def bound(self) -> bool:
-        return self.weighting.bound
+        return is_bound(self.weighting)
 
     def __call__(
         self,
@@ -113,20 +117,13 @@ def _of_one(
 ) -> LossPlan:
     """Return the plan for rows of one process, by the rule of its class.
 
-    The rule is that of the first class in the method resolution order that states ``fused`` in its
-    body. It does not hold for a subclass that overrides the loss and does not state it again.
+    It does not hold for a subclass that overrides the loss and does not state ``fused`` again.
     """
     rules = FIXED_RULES if whole else RULES
-    methods = {
-        "weighted_divergence",
-        *([] if options.name == "standard" else [f"{options.name}_weighted_divergence"]),
-    }
-    for cls in type(process).__mro__:
-        if "fused" in vars(cls):
-            return rules.get(vars(cls)["fused"], _general)(process, rows, options, dtype)
-        if methods & vars(cls).keys():
-            break
-    return _general(process, rows, options, dtype)
+    losses = [*_LOSSES, *[f"{options.name}_weighted_divergence"] * (options.name != "standard")]
+    stated = holds(type(process), "fused", *losses)
+    rule = rules.get(process.fused, _general) if stated else _general
+    return rule(process, rows, options, dtype)
 
 
 def _general(

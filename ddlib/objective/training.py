@@ -15,7 +15,7 @@ from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.base import Component, check_process
 from ddlib.typing import GivenTokens, Logits, PaddingMask, PerToken, Times, Tokens
 from ddlib.utils.validation import check_mask, check_number, require, visible
-from ddlib.weightings import Weighting, loss_weights
+from ddlib.weightings import Weighting, is_bound, loss_weights
 
 MODES = ("standard", "hard", "edges")
 Mode = str | Sequence[float]
@@ -109,7 +109,7 @@ class LossOptions:
             )
         elif self.name == "hard":
             weight, divergence = process.hard_weighted_divergence(cavity, x, z, t)
-        elif self.weighting is None or self.weighting.bound:
+        elif is_bound(self.weighting):
             return process.integrand(cavity, x, z, t)
         else:
             weight, divergence = process.integrand_parts(cavity, x, z, t)

@@ -12,6 +12,7 @@ from torch import Tensor
 from ddlib.config.part import Part
 from ddlib.processes import ForwardProcess
 from ddlib.typing import PerToken, Times, Tokens
+from ddlib.utils.agreement import holds
 from ddlib.utils.repr import format_part
 from ddlib.utils.validation import visible
 
@@ -32,7 +33,10 @@ class Weighting(Part):
 
     @property
     def bound(self) -> bool:
-        """True if all weights are unchanged, so that the loss is the bound."""
+        """True if all weights are unchanged, so that the loss is the bound.
+
+        ``is_bound`` reads it, and not from a subclass that overrides ``__call__`` alone.
+        """
         return False
 
     @property
@@ -80,6 +84,15 @@ class Weighting(Part):
 
     def __repr__(self) -> str:
         return format_part(self, Weighting)
+
+
+def is_bound(weighting: Weighting | None) -> bool:
+    """Return whether a loss with this weighting is the bound: its ``bound``, and True for None.
+
+    False for a subclass that overrides ``__call__`` and inherits ``bound`` from a class with
+    another ``__call__``.
+    """
+    return weighting is None or (weighting.bound and holds(type(weighting), "bound", "__call__"))
 
 
 def loss_weights(

@@ -15,7 +15,7 @@ from ddlib.times import Tabulated
 from ddlib.typing import Interpolating, Times, Tokens
 from ddlib.utils.precision import numbers_on
 from ddlib.utils.validation import check_count, check_flag, check_number, require
-from ddlib.weightings.base import Weighting, loss_weights
+from ddlib.weightings.base import Weighting, is_bound, loss_weights
 
 
 class Clip(Weighting):
@@ -145,7 +145,7 @@ class PerLevel(Weighting):
 
     @property
     def bound(self) -> bool:
-        return set(self.factors) == {1.0} and (self.weighting is None or self.weighting.bound)
+        return set(self.factors) == {1.0} and is_bound(self.weighting)
 
     @property
     def limit(self) -> float:

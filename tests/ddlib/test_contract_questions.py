@@ -293,6 +293,21 @@ def test_a_custom_process_has_its_hard_mode(process, times):
     assert torch.allclose(fused, hard)
 
 
+class Halved(Masked):
+    """A user's loss in place of that of a class with a fused one."""
+
+    def integrand(self, logits, x, z, t):
+        return super().integrand(logits, x, z, t) / 2
+
+
+def test_a_loss_that_a_subclass_overrides_is_that_of_hidden_states():
+    process = Halved(4, Linear())
+    logits, x, z, t = batch(process)
+    bound = dd.training_loss(Masked(4, Linear()), logits, x, z, t)
+    for output in (logits, dd.Hidden(logits, torch.eye(4, dtype=torch.float64))):
+        assert torch.allclose(2 * dd.training_loss(process, output, x, z, t), bound)
+
+
 @pytest.mark.parametrize(
     "process", [GIDD(5, 0.2), Masked(5, Linear()), RAGGED, Plain(GIDD(4, 0.3))], ids=repr
 )

@@ -17,7 +17,7 @@ import ddlib as dd
 from ddlib.processes.moments import grid
 from ddlib.testing import strategies
 from ddlib.verification.claims.objective import weighting as claims
-from ddlib.weightings import Clip, Constant, Dynamic, Optimal, PerLevel, Weighting
+from ddlib.weightings import Clip, Constant, Dynamic, Optimal, PerLevel, Weighting, is_bound
 
 
 def evaluated(process, t, x=None):
@@ -232,3 +232,50 @@ def test_a_custom_rule_is_verified_or_refuted():
     assert {type(one.process).__name__ for one in claims.runs(Dynamic())} == {"GIDD"}
     with pytest.raises(ValueError, match="supports none of masks"):
         claims.runs(PerLevel([1.0] * 9))
+
+
+class Twice(Clip):
+    """A user's rule that changes the weights of a class whose object declares them unchanged."""
+
+    def __call__(self, process, weight, x, z, t):
+        return 2 * super().__call__(process, weight, x, z, t)
+
+
+class TwicePerLevel(PerLevel):
+    def __call__(self, process, weight, x, z, t):
+        return 2 * super().__call__(process, weight, x, z, t)
+
+
+TO_MASK = torch.tensor([[-1.0, 0.0, 1.0], [0.5, -1.5, 1.0], [0.0, 0.0, 0.0]])
+NO_CLOSED_FORM = dd.processes.RateMatrix(TO_MASK, dd.schedules.Linear(), 2)
+
+
+@pytest.mark.parametrize("process", [MASKS, NO_CLOSED_FORM], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Twice(), PerLevel([1.0], Twice()), TwicePerLevel([1.0])], ids=repr
+)
+def test_the_weights_of_a_subclass_are_those_of_the_loss(rule, process):
+    vocabulary = process.vocab_size
+    x = torch.tensor([[0, 1]])
+    z = torch.full((1, 2), vocabulary)
+    t = torch.tensor([0.5])
+    logits = torch.tensor([0.3, 0.0, 1.0, -1.0])[:vocabulary].expand(1, 2, vocabulary)
+    assert not is_bound(rule)
+    for output in (logits, dd.Hidden(logits, torch.eye(vocabulary))):
+        bound, loss = (dd.training_loss(process, output, x, z, t, each) for each in (None, rule))
+        assert float(loss) == pytest.approx(2 * float(bound)) != 0
+
+
+def test_a_subclass_that_keeps_or_states_the_weights_of_the_bound_is_the_bound():
+    class Named(Clip):
+        """Another name."""
+
+    class Traced(Clip):
+        bound = Clip.bound
+
+        def __call__(self, process, weight, x, z, t):
+            return super().__call__(process, weight, x, z, t)
+
+    assert is_bound(None) and is_bound(Named()) and is_bound(Traced())
+    assert not is_bound(Named(2.0)) and not is_bound(Constant()) and not is_bound(Twice(2.0))
+    assert dd.verify(Twice()).ok and dd.verify(Traced()).ok

@@ -11,7 +11,7 @@ import ddlib as dd
 from ddlib import parts, registry
 from ddlib.integrations import DiffusionLoss
 from ddlib.processes import ForwardProcess
-from ddlib.weightings import Clip, Weighting
+from ddlib.weightings import Clip, Weighting, is_bound
 from recipes.config import Recipe, at_least, at_once, check_times, own_times, time_density
 from recipes.config.times import OPTIMAL, UNIFORM
 from recipes.data import Batch
@@ -92,7 +92,7 @@ class Bound(Objective):
         default = ForwardProcess.training_weighting
         stated = getattr(registry.find("processes", process), "training_weighting", default)
         weighting = values["weighting"] or parts.read("weightings", stated)
-        bound = dd.build("weightings", weighting).bound
+        bound = is_bound(dd.build("weightings", weighting))
         optimal = values["weighting"] is None and values["weigh_times"] and bound
         times = values["times"] or (OPTIMAL if optimal else UNIFORM)
         return values | {"weighting": weighting, "times": times}

@@ -15,7 +15,7 @@ from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.framework.cases import Case, case_verifier, supported_cases
 from ddlib.verification.framework.claim import Claim, Comparison, Point, condition, of_dtype
 from ddlib.verification.framework.inputs import logits, pairs, per_pair
-from ddlib.weightings import Weighting
+from ddlib.weightings import Weighting, is_bound
 
 
 def runs(weighting: Weighting) -> list[Case]:
@@ -89,7 +89,7 @@ def _losses(case: Case, point: Point) -> Iterator[Comparison]:
         case.process, Hidden(scores, identity), x, z, t, weighting=case.subject, reduction="none"
     )
     yield per_pair("training_loss of hidden states", x, z, fused, expected, allowed)
-    if case.subject.bound:
+    if is_bound(case.subject):
         yield per_pair("the loss declared to be the bound", x, z, loss, bound, 1e-12 * (1 + bound))
 
 
