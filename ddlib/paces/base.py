@@ -21,6 +21,7 @@ from ddlib.times.draws import (
     times_of_uniforms,
 )
 from ddlib.typing import Times
+from ddlib.utils.agreement import check_agreement
 from ddlib.utils.derivative import derivative
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.repr import format_part
@@ -63,7 +64,9 @@ class Pace(Part):
 
     A subclass implements ``times``, and overrides ``speeds`` if automatic differentiation is not
     good enough. If positions move one after the other it also overrides ``parts``, the number of
-    segments of [0, 1]; a density of times, or a grid of steps, then applies to each segment.
+    segments of [0, 1]; a density of times, or a grid of steps, then applies to each segment. A
+    subclass with other ``times`` cannot inherit a closed form of ``speeds``, nor ``block``:
+    TypeError.
 
     Example:
         >>> class Halves(Pace):
@@ -76,6 +79,10 @@ class Pace(Part):
 
     random: bool = False
     """True if the path depends on ``chance``; otherwise no uniforms are drawn."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_agreement(cls, "times", "speeds", "block")
 
     @property
     def block(self) -> int | None:

@@ -9,6 +9,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from ddlib.paces.base import Pace
+from ddlib.utils.agreement import check_agreement
 from ddlib.utils.validation import check_count, require
 
 
@@ -29,6 +30,10 @@ class InTurn(Pace):
         TypeError, ValueError: size not int, below 1, or (when times are computed) not a divisor of
             the length.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_agreement(cls, "turns", "block")
 
     def __init__(self, size: int = 1) -> None:
         self.size = check_count("size", size)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ddlib.config.part import Part
+from ddlib.utils.agreement import check_agreement
 from ddlib.utils.bisection import bisect
 from ddlib.utils.derivative import derivative
 from ddlib.utils.imports import import_quietly
@@ -21,6 +22,8 @@ _LONGEST = 744.0
 """The largest -log alpha that float64 resolves."""
 _NOTHING = 1e-15
 """A negligible share of tokens."""
+_OF_ALPHA = ("alpha_prime", "rate", "hazard", "inverse", "time_of", "expression")
+"""Methods that follow from ``alpha``."""
 
 
 def _gauss_legendre(points: int) -> tuple[Tensor, Tensor]:
@@ -37,7 +40,7 @@ class Schedule(Part):
     A subclass implements ``alpha`` once, with a namespace argument, so that sympy differentiates
     the same line that torch runs. All other methods have defaults. A subclass may override
     ``rate``, ``hazard`` or ``inverse`` by closed forms that are more accurate or faster; the tests
-    compare them with ``alpha``.
+    compare them with ``alpha``. A subclass with another ``alpha`` cannot inherit them: TypeError.
 
     All methods act elementwise on a tensor of any shape and keep its dtype; processes call them in
     float64.
@@ -54,6 +57,10 @@ class Schedule(Part):
     """False if alpha(0) < 1 or alpha(1) > 0; the bound then has a reconstruction term and a prior
     term.
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_agreement(cls, "alpha", *_OF_ALPHA)
 
     @property
     def support(self) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from ddlib.config.part import Part
+from ddlib.utils.agreement import check_agreement
 from ddlib.utils.bisection import bisect
 from ddlib.utils.repr import format_part
 from ddlib.utils.validation import require
@@ -43,7 +44,8 @@ class TimeDensity(Part):
     density, and lower variance if g is large where f is. A subclass implements ``density`` and
     ``cumulative``, and overrides ``inverse`` if there is a closed form. g must be positive inside
     (0, 1); otherwise the bound would miss times that are never drawn. All methods act elementwise
-    on float64.
+    on float64. A subclass with another ``density`` or ``cumulative`` cannot inherit the other one
+    or a closed form of ``inverse``: TypeError.
 
     Example:
         >>> class Late(TimeDensity):
@@ -54,6 +56,11 @@ class TimeDensity(Part):
         >>> Late().weight(torch.tensor([0.0, 0.5, 1.0]))
         tensor([2.0000, 1.0000, 0.6667], dtype=torch.float64)
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        check_agreement(cls, "density", "cumulative", "weight")
+        check_agreement(cls, "cumulative", "density", "inverse", "weight")
 
     @abstractmethod
     def density(self, t: Float64[Tensor, "*n"]) -> Float64[Tensor, "*n"]:

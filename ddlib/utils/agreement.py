@@ -8,10 +8,36 @@ def holds(cls: type, name: str, *sources: str) -> bool:
     subclass that overrides one of them alone. Where that class has none of its own, or abstract
     ones, the member follows from those of every subclass.
     """
-    definer = next(base for base in cls.__mro__ if name in vars(base))
+    definer = _definer(cls, name)
     for source in sources:
         known = getattr(definer, source, None)
         own = known is not None and not getattr(known, "__isabstractmethod__", False)
         if own and getattr(cls, source) is not known:
             return False
     return True
+
+
+def check_agreement(cls: type, source: str, *names: str) -> None:
+    """Raise TypeError if a class overrides the method ``source`` and inherits members that do not
+    agree with it.
+
+    Args:
+        cls: the class.
+        source: name of the method.
+        names: names of members that follow from it.
+    """
+    stale = [name for name in names if not holds(cls, name, source)]
+    if stale:
+        listed = ", ".join(stale)
+        definers = " and ".join({_definer(cls, name).__name__: None for name in stale})
+        base = [each for each in cls.__mro__ if source in vars(each)][-1]
+        raise TypeError(
+            f"{cls.__name__} overrides {source} and inherits {listed} from {definers}, written for "
+            f"another {source}: override {listed} too, or derive {cls.__name__} from "
+            f"{base.__name__}"
+        )
+
+
+def _definer(cls: type, name: str) -> type:
+    """Return the class that defines a member."""
+    return next(base for base in cls.__mro__ if name in vars(base))
