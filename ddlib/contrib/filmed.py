@@ -15,6 +15,7 @@ from ddlib.contrib.step_outputs import StepOutputs, listen
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.state_draws import child_log_probs
+from ddlib.samplers.wrapper import Transparent
 from ddlib.typing import HasLevelWeights, Times, Tokens
 
 OnStep = Callable[[int, Tensor, Tensor], None]
@@ -85,7 +86,7 @@ class Film:
         return states
 
 
-class Filmed(Sampler):
+class Filmed(Transparent):
     """Wrapper of a sampler that records the first sequences of a batch.
 
     It draws bitwise the same samples.
@@ -110,8 +111,12 @@ class Filmed(Sampler):
         self._counts = torch.zeros((), dtype=torch.int64)
 
     @property
+    def inner(self) -> Sampler:
+        return self.sampler
+
+    @property
     def guarantees(self) -> Guarantees:
-        return replace(self.sampler.guarantees, supports_fields=False)
+        return replace(super().guarantees, supports_fields=False)
 
     @property
     def texts(self) -> list[Film]:
@@ -126,13 +131,7 @@ class Filmed(Sampler):
         self._run = run
         self._heard = recorder
         listen(run.network, self._heard)
-        return self.sampler.init(run)
-
-    def step(self, run: SamplingContext, state: State, k: int) -> State:
-        return self.sampler.step(run, state, k)
-
-    def finalize(self, run: SamplingContext, state: State) -> Tokens:
-        return self.sampler.finalize(run, state)
+        return super().init(run)
 
     def on_step(self, k: int, t: Tensor, z: Tensor) -> None:
         """Record the states after a step, with the prompt in place.
@@ -162,9 +161,6 @@ class Filmed(Sampler):
         if not torch.equal(tokens, self._before) or not torch.equal(self._heard.calls, self._calls):
             self._keep(torch.zeros_like(self._t), tokens)
         return self._texts
-
-    def __repr__(self) -> str:
-        return repr(self.sampler)
 
     @property
     def _window(self) -> slice:

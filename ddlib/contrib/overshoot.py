@@ -43,7 +43,11 @@ class Overshoot(Sampler):
 
     @property
     def guarantees(self) -> Guarantees:
-        return Guarantees(consistent_joint=self.amount == 0, supports_joint_draws=True)
+        return Guarantees(
+            consistent_joint=self.amount == 0,
+            supports_joint_draws=True,
+            forces_transitions=self.force_transition,
+        )
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         z = state.z

@@ -46,7 +46,9 @@ class Psi(Sampler):
 
     @property
     def guarantees(self) -> Guarantees:
-        return Guarantees(own_times=True, supports_joint_draws=True)
+        return Guarantees(
+            own_times=True, supports_joint_draws=True, forces_transitions=self.force_transition
+        )
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         if self.kappa == 1:

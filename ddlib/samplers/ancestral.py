@@ -47,6 +47,7 @@ class Ancestral(Sampler):
             keeps_tokens=True,
             independent_draws=True,
             supports_joint_draws=True,
+            forces_transitions=self.force_transition,
             supports_step_distribution=not self.force_transition,
         )
 

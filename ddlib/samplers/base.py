@@ -149,6 +149,10 @@ class Guarantees:
 
     Then a condition on the sequence holds, if each of these draws keeps it.
     """
+    forces_transitions: bool = False
+    """True if a token is kept inside its cluster as it descends, even where xi < 1 would let it
+    leave: states are then not drawn from the distribution of the process.
+    """
     supports_step_distribution: bool = False
     """True if a ``typing.GuidedDenoiser`` with a step distribution is supported, by
     ``step_by_guidance``.

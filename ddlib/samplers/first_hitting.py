@@ -37,6 +37,7 @@ class FirstHitting(Sampler):
             independent_draws=True,
             keeps_tokens=True,
             supports_joint_draws=True,
+            forces_transitions=self.force_transition,
         )
 
     def init(self, run: SamplingContext) -> State:

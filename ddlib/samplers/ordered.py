@@ -89,6 +89,7 @@ class Ordered(Sampler):
             independent_draws=self.deterministic,
             keeps_tokens=True,
             supports_joint_draws=True,
+            forces_transitions=self.force_transition,
         )
 
     @property

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State
+from ddlib.samplers.wrapper import Wrapper
 from ddlib.typing import Times, Tokens
 from ddlib.utils.categorical import draw
 from ddlib.utils.random import KeyedGenerator, rand
@@ -69,7 +69,7 @@ class Cloud(NamedTuple):
         return State(self.state.z[which], self.state.t[which])
 
 
-class Particles(Sampler):
+class Particles(Wrapper):
     r"""Sequential Monte Carlo with ``number`` particles per sequence, weighted and resampled by a
     reward.
 
@@ -158,9 +158,12 @@ class Particles(Sampler):
             cls(Ancestral(), Constant(), 2)
         ]  # its distribution is that of Ancestral; separate claims test rewards
 
-    def check(self, process: ForwardProcess) -> None:
-        """Raise TypeError unless the inner sampler supports the process."""
-        self.sampler.check(process)
+    @property
+    def inner(self) -> Sampler:
+        return self.sampler
+
+    def time_of(self, run: SamplingContext, state: State) -> Times:
+        return state.t
 
     def init(self, run: SamplingContext) -> State:
         """Draw the particles at t = 1, with equal weights."""

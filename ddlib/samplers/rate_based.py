@@ -41,7 +41,9 @@ class Leap(Sampler):
 
     @property
     def guarantees(self) -> Guarantees:
-        return Guarantees(exact_marginals=False, on_time_grid=False)
+        return Guarantees(
+            exact_marginals=False, on_time_grid=False, forces_transitions=self.force_transition
+        )
 
     @property
     def order(self) -> int:

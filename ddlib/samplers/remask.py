@@ -127,6 +127,7 @@ class Remask(Sampler):
             own_times=keeps_levels,
             independent_draws=self.rule != "confidence",
             supports_joint_draws=True,
+            forces_transitions=self.force_transition,
         )
 
     def init(self, run: SamplingContext) -> State:

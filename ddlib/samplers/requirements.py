@@ -71,7 +71,7 @@ def unchanged_draws(call: SamplingCall) -> bool:
     """Return whether the distribution that a step draws from is known: that of the states in a
     level, after truncation too, or the posterior itself.
     """
-    forced = getattr(call.sampler, "force_transition", False)
+    forced = call.sampler.guarantees.forces_transitions
     truncated = any(call.sharpening(t) is not identity for t in call.times.flatten().tolist())
     return isinstance(call.process, LevelProcess) or not (forced or truncated)
 

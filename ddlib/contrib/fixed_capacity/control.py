@@ -11,8 +11,9 @@ from torch import Tensor
 from ddlib.contrib.captured import Captured
 from ddlib.contrib.fixed_capacity.model import WholeDraws, WholeModel, whole_model
 from ddlib.contrib.fixed_capacity.rehearsal import Rehearsal, Replayed, rehearse, times_of
-from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State
+from ddlib.samplers.base import Sampler, SamplingContext, State
 from ddlib.samplers.control import Control, Needs, SamplingCall, check_single
+from ddlib.samplers.wrapper import Transparent
 from ddlib.typing import Times, Tokens
 from ddlib.utils.validation import check_count, check_flag, hide_values, require
 
@@ -92,7 +93,7 @@ class FixedCapacity(Control):
         return tokens
 
 
-class FixedSteps(Sampler):
+class FixedSteps(Transparent):
     """Steps of a sampler from uniforms that were drawn before.
 
     Args:
@@ -107,8 +108,8 @@ class FixedSteps(Sampler):
         self._rehearsal = rehearsal
 
     @property
-    def guarantees(self) -> Guarantees:
-        return self.sampler.guarantees
+    def inner(self) -> Sampler:
+        return self.sampler
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         uniforms = self._rehearsal.uniforms[k]
@@ -119,7 +120,7 @@ class FixedSteps(Sampler):
     def _step(
         self, run: SamplingContext, state: State, k: int, uniforms: Sequence[Tensor]
     ) -> State:
-        return self.sampler.step(replace(run, generator=Replayed(uniforms)), state, k)
+        return super().step(replace(run, generator=Replayed(uniforms)), state, k)
 
     def _moves(self, k: int) -> bool:
         """Return whether a position may descend in a step."""
@@ -127,13 +128,7 @@ class FixedSteps(Sampler):
 
     def finalize(self, run: SamplingContext, state: State) -> Tokens:
         self._network.faults.check()
-        return self.sampler.finalize(run, state)
-
-    def time_of(self, run: SamplingContext, state: State) -> Times:
-        return self.sampler.time_of(run, state)
-
-    def __repr__(self) -> str:
-        return repr(self.sampler)
+        return super().finalize(run, state)
 
 
 class CapturedSteps(FixedSteps):

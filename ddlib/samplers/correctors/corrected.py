@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from typing import Self
 
 import torch
-from jaxtyping import Int64
-from torch import Tensor
 
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.ancestral import Ancestral
@@ -15,11 +13,12 @@ from ddlib.samplers.correctors.edge_balance import EdgeBalance
 from ddlib.samplers.correctors.forward_backward import ForwardBackward
 from ddlib.samplers.correctors.gibbs import Gibbs
 from ddlib.samplers.correctors.self_correction import SelfCorrection
+from ddlib.samplers.wrapper import Wrapper
 from ddlib.typing import Tokens
 from ddlib.utils.validation import check_count, check_interval
 
 
-class Corrected(Sampler):
+class Corrected(Wrapper):
     """Predictor-corrector sampler: steps of a sampler, each followed by corrections at the time
     that it reaches.
 
@@ -81,6 +80,7 @@ class Corrected(Sampler):
             supports_stopping=first.supports_stopping and then.supports_stopping,
             supports_joint_draws=first.supports_joint_draws and then.supports_joint_draws,
             supports_fields=first.supports_fields and then.supports_fields,
+            forces_transitions=first.forces_transitions,
             max_model_calls=first.max_model_calls + self.steps * then.max_model_calls,
             max_finalize_calls=first.max_finalize_calls + then.max_finalize_calls,
         )
@@ -94,14 +94,14 @@ class Corrected(Sampler):
             cls(Ancestral(), SelfCorrection(steps=4)),
         ]
 
+    @property
+    def inner(self) -> Sampler:
+        return self.predictor
+
     def check(self, process: ForwardProcess) -> None:
         """Raise TypeError unless predictor and corrector support the process."""
-        self.predictor.check(process)
+        super().check(process)
         self.corrector.check(process)
-
-    def init(self, run: SamplingContext) -> State:
-        """Draw the state of the predictor at t = 1."""
-        return self.predictor.init(run)
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         before = state
@@ -117,10 +117,6 @@ class Corrected(Sampler):
                 run.free, self.corrector.correct(run, z, state.t, before.t - state.t), z
             )
         return state._replace(z=z)
-
-    def select_rows(self, state: State, rows: Int64[Tensor, "n"]) -> State:
-        """Return the state of selected rows; the memo is the predictor's."""
-        return self.predictor.select_rows(state, rows)
 
     def finalize(self, run: SamplingContext, state: State) -> Tokens:
         """Return the tokens of the predictor after the final correction."""

@@ -56,7 +56,7 @@ _declared = needs("independent_draws", "has no probability of a path")
 
 def _no_path(run: Case) -> str:
     """Return the reason why ``sample`` does not record the path; empty if it does."""
-    forced = getattr(run.subject, "force_transition", False)
+    forced = run.subject.guarantees.forces_transitions
     if forced and not isinstance(run.process, LevelProcess):
         return "with forced transitions it records paths of processes with levels alone"
     if not noise_free_end(run.process):
