@@ -70,28 +70,36 @@ def leave_one_out_probe(
         denoiser: ``(z, t) -> logits`` over tokens.
         x: (B, L) clean tokens.
         t: (B,) times, inside of (0, 1).
-        positions: n, number of positions of each sequence, drawn with repetition; costs n + 1
-            network calls.
+        positions: n, number of positions of each sequence, drawn with repetition among those whose
+            process has two states that every token can reach; costs n + 1 network calls.
         generator: source of noise.
 
     Raises:
         TypeError, ValueError: bad tokens or times; a process with fewer than two states that every
-            token can reach.
+            token can reach, in a product at all positions of a sequence.
     """
     process.check_inputs(x=x, t=t)
     check_shape("t", t, (len(x),), "(B,), one time per sequence")
     check_count("positions", positions)
     states = torch.arange(process.num_states, device=x.device)
     possible = states[process.reachable_from_all_tokens(states[None])[0]]
-    require(
-        len(possible) > 1,
-        f"process has {len(possible)} states that every token can reach, must have at least two: "
-        "at a mask the cavity "
-        "and the posterior are the same distribution",
-    )
     z = process.sample(x, t, generator)
-    where = (rand((len(x), positions), generator, x.device) * x.shape[1]).long()
-    alternatives = (possible[None, None] != z.gather(1, where)[..., None]).to(torch.float64)
+    component = process.component_of(z)
+    own = process.component_of(possible)
+    choices = torch.bincount(own, minlength=len(process.components))[component]
+    fewest = int(choices.amax(1).min())
+    require(
+        fewest > 1,
+        f"process has {fewest} states that every token can reach, must have at least two, in a "
+        "product at a position of each sequence: at a mask the cavity and the posterior are the "
+        "same distribution",
+    )
+    u = rand((len(x), positions), generator, x.device)
+    changeable = (choices > 1).to(torch.float64)
+    where = draw(changeable[:, None].expand(-1, positions, -1), u)
+    others = possible != z.gather(1, where)[..., None]
+    inside = own == component.gather(1, where)[..., None]
+    alternatives = (others & inside).to(torch.float64)
     instead = possible[draw(alternatives, rand(where.shape, generator, x.device))]
     times = t.to(torch.get_default_dtype())
     before = denoiser(z, times)

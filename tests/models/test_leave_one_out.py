@@ -11,6 +11,9 @@ from tiny import build
 
 import ddlib as dd
 from ddlib.contrib import leave_one_out_probe
+from ddlib.parameterization.logits import posterior_logits
+from ddlib.processes import Masked, Product, Uniform
+from ddlib.schedules import Cosine, Linear
 from ddlib.testing.oracle import exact_cavity, exact_posterior
 
 V = 4
@@ -75,3 +78,45 @@ def test_the_probe_refuses_masks_and_times_per_position():
         leave_one_out_probe(
             PROCESSES["uniform"], lambda z, t: torch.zeros(*z.shape, V), x, t[:, None].expand(2, 3)
         )
+
+
+PRODUCTS = {
+    "two alphabets": Product({"a": Uniform(2, Linear()), "b": Uniform(3, Cosine())}, ["a", "b"]),
+    "beside a mask": Product({"a": Masked(2, Linear()), "b": Uniform(3, Linear())}, ["a", "b"]),
+    "fields of each row": Product(
+        {"a": Uniform(2, Linear()), "b": Uniform(3, Linear())},
+        torch.tensor([[0, 1], [1, 0]]).repeat(20, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS)
+@pytest.mark.parametrize("form", ["cavity", "posterior"])
+def test_a_product_is_probed_at_states_of_each_positions_field(product, form):
+    rows = 40
+    generator = torch.Generator().manual_seed(0)
+    field = product.fields_of((rows, 2))
+    sizes = torch.tensor([each.process.vocab_size for each in product.components])[field]
+    x = (torch.rand(rows, 2, generator=generator) * sizes).long()
+    scores = torch.randn(product.num_states, 3, generator=generator, dtype=torch.float64)
+    shown = []
+
+    def network(z, t):
+        """The cavity depends on the other position alone."""
+        product.check_inputs(z=z, t=t.double())
+        shown.append(z)
+        cavity = scores[z.flip(1)]
+        return cavity if form == "cavity" else posterior_logits(product, cavity, z, t.double())
+
+    t = torch.full((rows,), 0.5)
+    found = leave_one_out_probe(product, network, x, t, positions=6, generator=generator)
+    assert found.parameterization == form
+    assert float(getattr(found, form).abs().max()) < 1e-6
+    assert all(int((z != shown[0]).sum()) == rows for z in shown[1:])
+
+
+def test_masks_alone_in_a_product_are_refused():
+    masks = Product({"a": Masked(2, Linear()), "b": Masked(3, Linear())}, ["a", "b"])
+    x = torch.zeros(2, 2, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"has 1 states .* must have at least two"):
+        leave_one_out_probe(masks, lambda z, t: torch.zeros(2, 2, 3), x, torch.full((2,), 0.5))
