@@ -3,14 +3,16 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, cast
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.paces.sequential import InTurn
-from ddlib.samplers.base import SamplingContext, level_process
+from ddlib.processes import LevelProcess
+from ddlib.samplers.base import SamplingContext
+from ddlib.typing import Tokens
 from ddlib.utils.precision import numbers_on
 from ddlib.utils.validation import check_number, require
 
@@ -137,7 +139,7 @@ class Ranked(NamedTuple):
 
 
 Select = Callable[[Ranked], Bool[Tensor, "B L"]]
-Least = Callable[[SamplingContext, int, Int64[Tensor, "B 1"]], Int64[Tensor, "B 1"]]
+Least = Callable[[SamplingContext, Tokens, int, Int64[Tensor, "B 1"]], Int64[Tensor, "B 1"]]
 
 
 def select_none(ranked: Ranked) -> Bool[Tensor, "B L"]:
@@ -184,17 +186,39 @@ def ranks(pace: InTurn, length: int) -> Int64[Tensor, "L"]:
     return pace.turns(torch.zeros(1, length, dtype=torch.float64))[0].round().to(torch.int64)
 
 
-def even_split(run: SamplingContext, k: int, left: Int64[Tensor, "B 1"]) -> Int64[Tensor, "B 1"]:
+def even_split(
+    run: SamplingContext, z: Tokens, k: int, left: Int64[Tensor, "B 1"]
+) -> Int64[Tensor, "B 1"]:
     """Return the number of descents in step ``k`` if all steps have as many, at least 1."""
     return (-(-left // (run.steps - k))).clamp_min(1)
 
 
+def expected_edges(
+    run: SamplingContext, z: Tokens, times: Float64[Tensor, "n"]
+) -> Float64[Tensor, "B n"]:
+    """Return the expected number of remaining edges of a position that is drawn, the mean over the
+    components of its sequence.
+    """
+    processes = [cast(LevelProcess, each.process) for each in run.process.components]
+    edges = torch.stack([each.expected_level(times) for each in processes])
+    component = run.process.component_of(z)
+    counts = [(run.free & (component == k)).sum(-1) for k in range(len(processes))]
+    counted = torch.stack(counts, 1).to(torch.float64)
+    total = counted.sum(1, keepdim=True)
+    shares = torch.where(total > 0, counted / total.clamp_min(1), 1 / len(processes))
+    return (shares[..., None] * edges).sum(1)
+
+
 def expected_number(
-    run: SamplingContext, k: int, left: Int64[Tensor, "B 1"], whole: Callable[[Tensor], Tensor]
+    run: SamplingContext,
+    z: Tokens,
+    k: int,
+    left: Int64[Tensor, "B 1"],
+    whole: Callable[[Tensor], Tensor],
 ) -> Int64[Tensor, "B 1"]:
     """Return the expected number of descents between the two times of step ``k``, made whole."""
     times = run.times[k : k + 2].to(torch.float64)
-    before, after = level_process(run).expected_level(times)
+    before, after = expected_edges(run, z, times).split(1, -1)
     # rounding errors next to integers and halves
     return whole((left * (1 - after / before)).round(decimals=9)).long()
 
@@ -205,8 +229,8 @@ class Count(NamedTuple):
     select: Select = select_none
     """``(ranked) -> (B, L)`` bool, the positions that descend besides the least number."""
     least: Least = even_split
-    """``(run, k, left) -> (B, 1)``, the least number of descents in step ``k``, of ``left`` edges:
-    the positions that are ranked first.
+    """``(run, z, k, left) -> (B, 1)``, the least number of descents in step ``k`` from states
+    ``z``, of ``left`` edges: the positions that are ranked first.
     """
     by_times: bool = False
     """True if ``least`` depends on the times of the steps."""

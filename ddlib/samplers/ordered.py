@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float64, Int64
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ddlib.processes import LevelProcess
 from ddlib.samplers.base import Guarantees, Sampler, SamplingContext, State
-from ddlib.samplers.choices import EQUAL, EVENLY, SCORES, Count, Ranked, Score
+from ddlib.samplers.choices import EQUAL, EVENLY, SCORES, Count, Ranked, Score, expected_edges
 from ddlib.samplers.reverse_step import draw_noise, draw_states
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.typing import Times, Tokens
@@ -185,7 +185,10 @@ class Ordered(Sampler):
             target = torch.where(level > 0, 0, run.process.level_of(z))
             return Turn(run.network.at(z, state.t, level > 0), target, _round(offset))
         left = level.sum(-1, keepdim=True)
-        least = self.counting.least(run, k, left) if group is None else torch.full_like(left, group)
+        if group is None:
+            least = self.counting.least(run, z, k, left)
+        else:
+            least = torch.full_like(left, group)
         predictions: Iterable[Predictions]
         if self.scoring.reads:
             evaluated = list(run.network.at(z, state.t, level > 0))
@@ -247,22 +250,6 @@ def _round(preference: Float64[Tensor, "B L"]) -> Float64[Tensor, "B L"]:
 def levels(run: SamplingContext, z: Tokens) -> Int64[Tensor, "B L"]:
     """Return the number of remaining edges of each position, 0 at the prompt."""
     return torch.where(run.free, run.process.level_of(z), 0)
-
-
-def expected_edges(
-    run: SamplingContext, z: Tokens, times: Float64[Tensor, "n"]
-) -> Float64[Tensor, "B n"]:
-    """Return the expected number of remaining edges of a position that is drawn, the mean over the
-    components of its sequence.
-    """
-    processes = [cast(LevelProcess, each.process) for each in run.process.components]
-    edges = torch.stack([each.expected_level(times) for each in processes])
-    component = run.process.component_of(z)
-    counts = [(run.free & (component == k)).sum(-1) for k in range(len(processes))]
-    counted = torch.stack(counts, 1).to(torch.float64)
-    total = counted.sum(1, keepdim=True)
-    shares = torch.where(total > 0, counted / total.clamp_min(1), 1 / len(processes))
-    return (shares[..., None] * edges).sum(1)
 
 
 def model_time(run: SamplingContext, z: Tokens, expected: Expected) -> Times:

@@ -387,3 +387,34 @@ def test_the_noise_of_a_row_with_its_own_fields_does_not_depend_on_the_batch():
         z = both.sample(x, t, dd.KeyedGenerator(0, step, torch.arange(2)))
         own = alone.sample(x[1:], t[1:], dd.KeyedGenerator(0, step, torch.tensor([1])))
         assert torch.equal(z[1:], own)
+
+
+HALVES = 16
+SLOW = dd.presets.hdlm([0, 0, 1, 1], gamma=4.0)
+
+
+@pytest.mark.parametrize("per_step", ["expected", "rounded"])
+@pytest.mark.parametrize("own", [MASKS.components[0].process, SLOW], ids=["masks", "tree"])
+def test_positions_of_given_fields_do_not_count(per_step, own):
+    """The edges that descend in a step are those of the drawn positions' field alone."""
+    other = SLOW if own is not SLOW else Masked(3, Linear())
+    product = Product({"a": own, "b": other}, [0] * HALVES + [1] * HALVES)
+    order = Confidence("margin", per_step=per_step)
+
+    def remaining(process, length, known):
+        counts = []
+        size = process.vocab_size
+        dd.sample(
+            process,
+            lambda z, t: torch.zeros(*z.shape, size),
+            (1, length),
+            order,
+            steps=8,
+            prompt=dd.Given(torch.zeros(length, dtype=torch.int64), known),
+            on_step=lambda k, t, z: counts.append(int(process.level_of(z)[:, :HALVES].sum())),
+        )
+        return counts
+
+    known = torch.arange(2 * HALVES) >= HALVES
+    alone = remaining(own, HALVES, known[:HALVES])
+    assert remaining(product, 2 * HALVES, known) == alone
