@@ -150,7 +150,7 @@ def random_tokens(size: Size) -> Prepared:
     columns = pa.chunked_array([pa.array(list(tokens))]), pa.chunked_array([[1] * ROWS])
     documents = Documents(*columns, words)
     tokenizer = Tokenizer(WordLevel({str(index): index for index in range(words)}, unk_token="0"))
-    manifest = {"corpus": {"tokenizer": "none"}}
+    manifest = {"corpus": {"tokenizer": "none"}, "inputs": {}}
     return Prepared(NOWHERE, tokenizer, 0, 0, 0, documents, documents, "", manifest)
 
 

@@ -23,7 +23,7 @@ NOTE = """\
 --smoke: the same recipe, tiny, on local text, in seconds.
 --recipe FILE: your own recipe, or a saved one, in place of a variant.
 --estimate DEVICES: print the memory of the run on this number of devices, and do not train.
---accept-changes: resume although recipe, vocabulary or number of processes changed.
+--accept-changes: resume although recipe, vocabulary, data, noise or number of processes changed.
 --process.kind, --model.kind, --loss.weighting.kind and other kinds take any name that
 `python -m ddlib` lists, or package.module:object; the flags of a part are the keys of its kind."""
 

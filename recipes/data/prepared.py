@@ -189,6 +189,14 @@ class Prepared:
     """Layout of symbols that are not text; None for text."""
 
     @property
+    def content(self) -> str:
+        """Fingerprint of all that determines the tokens: the texts, and how they are read and
+        cut.
+        """
+        inputs = json.dumps(self.manifest["inputs"], sort_keys=True)
+        return hashlib.sha256(inputs.encode()).hexdigest()
+
+    @property
     def is_text(self) -> bool:
         """True for text, whose documents have a number of bytes."""
         return self.layout is None

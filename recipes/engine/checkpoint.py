@@ -11,9 +11,9 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -58,10 +58,30 @@ class Facts:
     """Hash of the values that affect results."""
     vocabulary: str
     """Fingerprint of the tokenizer."""
+    content: str
+    """Fingerprint of the content of the prepared data."""
+    process: str
+    """Hash of the noise as it was built, see ``process_hash``."""
     world: int
     """Number of processes."""
     bound: float | None = None
     """The last validation bound in nats per token."""
+
+    @classmethod
+    def of(cls, path: Path, recorded: dict[str, Any]) -> Self:
+        """Return the metadata that the checkpoint at ``path`` recorded.
+
+        Raises:
+            ValueError: other entries than these.
+        """
+        names = {one.name for one in fields(cls)}
+        if recorded.keys() != names:
+            raise ValueError(
+                f"{path} records {', '.join(sorted(recorded))}, must record "
+                f"{', '.join(sorted(names))}: another version of ddlib wrote it. Choose another "
+                "output.folder, with --start FOLDER for the weights of this run"
+            )
+        return cls(**recorded)
 
 
 @dataclass(frozen=True)
@@ -143,10 +163,13 @@ def newest(folder: Path, say: Callable[[str], None]) -> Iterator[tuple[Path, Fac
     """Yield the intact checkpoints, newest first.
 
     ``say`` is called for each damaged one that is skipped.
+
+    Raises:
+        ValueError: one of another version of ddlib.
     """
     for path in list_checkpoints(folder):
         try:
-            yield path, Facts(**check_manifest(path))
+            yield path, Facts.of(path, check_manifest(path))
         except ManifestError as error:
             say(f"skipping a damaged checkpoint: {error}")
 
@@ -259,18 +282,18 @@ def _prune(folder: Path, keep: int, step: int) -> None:
 
     One whose metadata cannot be read is neither counted nor removed.
     """
-    facts: dict[Path, Facts] = {}
+    bounds: dict[Path, float | None] = {}
     for path in list_checkpoints(folder):
         if _step(path) > step:
             shutil.rmtree(path, ignore_errors=True)
             continue
         try:
-            facts[path] = Facts(**read_facts(path))
+            bounds[path] = read_facts(path)["bound"]
         except ManifestError:
             continue
-    bounds = {path: fact.bound for path, fact in facts.items() if fact.bound is not None}
+    measured = {path: bound for path, bound in bounds.items() if bound is not None}
     # of several with one bound the oldest: later ones repeat the bound of its weights
-    best = min(reversed(bounds), key=bounds.__getitem__, default=None)
-    for path in list(facts)[keep:]:
+    best = min(reversed(measured), key=measured.__getitem__, default=None)
+    for path in list(bounds)[keep:]:
         if path != best:
             shutil.rmtree(path)

@@ -36,6 +36,7 @@ def publish(run: Run, folder: Path) -> None:
             clusters=run.known.clusters,
             counts=run.known.counted,
             template=run.data.template,
+            content=run.data.content,
         )
         about = (
             f"A discrete diffusion {'language ' * run.data.is_text}model, {run.process!r}, trained "

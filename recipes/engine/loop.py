@@ -75,8 +75,8 @@ def train(recipe: Recipe, accept_changes: bool = False) -> bool:
 
     Args:
         recipe: the run's configuration.
-        accept_changes: whether to resume although recipe, vocabulary or number of processes
-            changed.
+        accept_changes: whether to resume although recipe, vocabulary, data, noise or number of
+            processes changed.
 
     Returns:
         Whether all steps are made; False if a signal stopped it before.
@@ -239,8 +239,8 @@ def resume(run: Run, accept_changes: bool) -> list[str]:
     """Resume from the newest intact checkpoint, if there is one; return messages for the user.
 
     Raises:
-        ValueError: it is of another recipe, vocabulary or number of processes, and that was not
-            accepted; it lacks a part of the state of this run.
+        ValueError: it is of another recipe, vocabulary, data, noise or number of processes, and
+            that was not accepted; it lacks a part of the state of this run.
     """
     if run.earlier is None:
         return run.skipped
@@ -252,9 +252,7 @@ def resume(run: Run, accept_changes: bool) -> list[str]:
             "--accept-changes"
         )
     notes = checkpoint.load(path, run.state, run.world)
-    run.facts = replace(
-        facts, recipe=run.facts.recipe, vocabulary=run.facts.vocabulary, world=run.world.size
-    )
+    run.facts = replace(run.facts, step=facts.step, bound=facts.bound)
     return [*run.skipped, f"resuming from step {facts.step}", *changes, *notes]
 
 
@@ -264,6 +262,16 @@ def list_differences(run: Run, facts: checkpoint.Facts) -> list[str]:
     if facts.vocabulary != run.facts.vocabulary:
         changes.append(
             f"the vocabulary is {run.facts.vocabulary[:12]}, was {facts.vocabulary[:12]}"
+        )
+    if facts.content != run.facts.content:
+        changes.append(
+            f"the data of {run.data.folder}, by what they were prepared from, are "
+            f"{run.facts.content[:12]}, were {facts.content[:12]}"
+        )
+    if facts.process != run.facts.process:
+        changes.append(
+            "the noise, as built from the recipe, the tree in its files and the data, is "
+            f"{run.facts.process[:12]}, was {facts.process[:12]}"
         )
     if facts.world != run.facts.world:
         changes.append(f"processes are {run.facts.world}, were {facts.world}")

@@ -38,6 +38,7 @@ from recipes.engine.setup import (
     make_model,
     make_process,
     micro_batch,
+    process_hash,
     write_out,
 )
 from recipes.engine.starting import check_pretrained, check_start, start
@@ -140,7 +141,14 @@ class Run:
         padded = data.pad_id is not None and not recipe.data.wrap and not labels
         state = TrainingState(network, optimizers(model, recipe.optimizer), average, objective)
         vocabulary = dd.fingerprint(data.vocabulary.ids)
-        facts = Facts(0, fingerprint(recipe), vocabulary, world.size)
+        facts = Facts(
+            step=0,
+            recipe=fingerprint(recipe),
+            vocabulary=vocabulary,
+            content=data.content,
+            process=process_hash(process, filled.clusters),
+            world=world.size,
+        )
         run = cls(
             recipe,
             world,

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 import ddlib as dd
-from ddlib import registry
+from ddlib import parts, registry
 from ddlib.hierarchies import Clusters, random_parents
 from recipes.config import ModelContext, Recipe, RunContext, fitting, numbers, own_times
 from recipes.data import Prepared
@@ -103,6 +103,24 @@ def fingerprint(recipe: Recipe) -> str:
     machine.
     """
     return hashlib.sha256(json.dumps(numbers(recipe), sort_keys=True).encode()).hexdigest()
+
+
+def process_hash(process: dd.processes.ForwardProcess, clusters: Clusters | None) -> str:
+    """Return a hash of a process as it was built, and of the clusters of its run.
+
+    A recipe may only name the file that they are read from, or their number.
+    """
+    plain = [_plain(part) for part in process.modules() if isinstance(part, parts.Part)]
+    parents = [] if clusters is None else [level.tolist() for level in clusters.parents]
+    return hashlib.sha256(json.dumps([plain, parents], sort_keys=True).encode()).hexdigest()
+
+
+def _plain(part: parts.Part) -> Any:
+    """Return the plain values of a part, or the name of its class if it does not store them."""
+    try:
+        return dd.values(part)
+    except TypeError:
+        return f"{type(part).__module__}:{type(part).__qualname__}"
 
 
 def make_process(

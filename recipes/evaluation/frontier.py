@@ -92,7 +92,7 @@ def held_out_documents(saved: LoadedModel, length: int, count: int) -> list[list
 
     None without the run's data.
 
-    Data that were prepared anew with another tokenizer are not the run's.
+    Data that were prepared anew from another text, or with another tokenizer, are not the run's.
     """
     try:
         data = open_held_out(saved)

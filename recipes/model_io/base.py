@@ -98,6 +98,8 @@ class ModelFiles:
     """Recipe of the run that trained it; None for other models."""
     layout: Layout | None = None
     """Layout of the sequences of symbols that it was trained on; None for text."""
+    content: str = ""
+    """Fingerprint of the content of the data that it was trained on; empty if it is not known."""
 
     @property
     def data(self) -> Path | None:

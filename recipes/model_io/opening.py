@@ -33,7 +33,15 @@ from recipes.model_io.base import FoundModel, LoadedModel, ModelFiles, Precision
 from recipes.model_io.calling import as_function
 from recipes.model_io.foreign import WEIGHTS as WEIGHTS_FILES
 from recipes.model_io.foreign import find_foreign, with_template
-from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER, WEIGHTS
+from recipes.model_io.names import (
+    CLUSTERS,
+    CONTENT,
+    COUNTS,
+    RECIPE,
+    SYMBOLS,
+    TOKENIZER,
+    WEIGHTS,
+)
 
 
 class Published(RunContext):
@@ -262,6 +270,7 @@ def find_saved(
         plugins=plugins(recipe),
         recipe=recipe,
         layout=layout,
+        content=content_of(folder),
     )
 
     def load() -> LoadedModel:
@@ -294,6 +303,12 @@ def template_of(folder: Path, layout: Layout | None) -> str:
         return layout.template
     path = folder / TEMPLATE
     return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def content_of(folder: Path) -> str:
+    """Return the fingerprint of the data of published weights; empty if it is not known."""
+    path = folder / CONTENT
+    return json.loads(path.read_text(encoding="utf-8"))["content"] if path.exists() else ""
 
 
 def layout_of(folder: Path) -> Layout | None:

@@ -121,6 +121,7 @@ def publish(
         recipe=recipe,
         tokenizer=description.tokenizer,
         layout=description.layout,
+        content="" if description.prepared is None else description.prepared.content,
     )
     _check_folder(folder, record)
     about = (

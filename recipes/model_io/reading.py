@@ -20,7 +20,8 @@ def open_held_out(saved: ModelFiles, folder: Path | None = None) -> Prepared:
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: the folder is not known; it has other tokens; or as in ``open_prepared``.
+        ValueError: the folder is not known; it has other tokens; it is the model's own and holds
+            other data than in training; or as in ``open_prepared``.
     """
     place = saved.data if folder is None else folder
     if place is None:
@@ -41,6 +42,12 @@ def open_held_out(saved: ModelFiles, folder: Path | None = None) -> Prepared:
     check_same_tokens(
         f"data={data.folder}", data.vocabulary, model, advice, size=size, padding=unseen
     )
+    if folder is None and saved.content not in ("", data.content):
+        raise ValueError(
+            f"data.folder={data.folder}: holds other data ({data.content[:12]}, by what they were "
+            f"prepared from) than {saved.name} was trained on ({saved.content[:12]}). Prepare "
+            f"those again, or measure on these on purpose: --data {data.folder}"
+        )
     return data
 
 

@@ -18,7 +18,7 @@ from ddlib_models.io.manifest import writing
 from ddlib_models.io.tensors import save_tensors
 from recipes.config import Recipe, recipe_yaml
 from recipes.data.layout import TEMPLATE, Layout
-from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER
+from recipes.model_io.names import CLUSTERS, CONTENT, COUNTS, RECIPE, SYMBOLS, TOKENIZER
 
 _CARD = """# {title}
 
@@ -48,6 +48,8 @@ class Record:
     """Number of occurrences of each token, likewise."""
     template: str = ""
     """Chat template of the tokenizer of a text; empty for none."""
+    content: str = ""
+    """Fingerprint of the content of the data; empty if it is not known."""
 
     def files(self) -> dict[str, bytes | str]:
         """Return the contents of the files by name."""
@@ -59,6 +61,8 @@ class Record:
             written[SYMBOLS] = json.dumps(self.layout.plain())
         if self.template and self.layout is None:
             written[TEMPLATE] = self.template
+        if self.content:
+            written[CONTENT] = json.dumps({"content": self.content})
         if self.counts is not None:
             written[COUNTS] = save({"counts": self.counts})
         if self.clusters is not None:

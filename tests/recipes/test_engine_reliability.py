@@ -344,7 +344,7 @@ def saved(folder, step, bound):
     model = torch.nn.Linear(3, 3)
     state = checkpoint.TrainingState(model, [torch.optim.AdamW(model.parameters())], None, Bound())
     return checkpoint.save(
-        folder, state, checkpoint.Facts(step, "recipe", "vocabulary", 1, bound), ALONE, keep=1
+        folder, state, checkpoint.Facts(step, *("hash",) * 4, world=1, bound=bound), ALONE, keep=1
     )
 
 
