@@ -70,7 +70,7 @@ class Capabilities:
     """
     shifts_rows: bool
     """True if rows begin at different columns (attribute ``shifts_rows``), behind padding; also of
-    a guided part.
+    a part of a guidance.
     """
     modules: tuple[nn.Module, ...]
     """Modules that it is, has as attributes or closes over; processes and submodules excluded."""
@@ -107,9 +107,8 @@ class Capabilities:
             has_tree=is_split and has_tree(denoiser),
             takes_memory=implements(denoiser, TakesMemory) and bool(denoiser.takes_memory),
             has_step_distribution=steers,
-            shifts_rows=any(
-                getattr(one, "shifts_rows", False) for one in (denoiser, *parts.values())
-            ),
+            shifts_rows=bool(getattr(denoiser, "shifts_rows", False))
+            or any(cls.of(part).shifts_rows for part in parts.values()),
             modules=tuple(_modules(denoiser)),
             parts=parts,
         )
@@ -157,13 +156,15 @@ class Capabilities:
         )
 
     def check_blocks(self, pace: Pace | None, length: int) -> None:
-        """Warn once of a pace at which a denoiser with blocks gets noise in the blocks before a
-        position.
+        """Warn once of a pace at which a denoiser with blocks, or a part of a guidance, gets noise
+        in the blocks before a position.
 
         Args:
             pace: order of the positions; None for one time for all.
             length: positions of a sequence.
         """
+        for part in self.parts.values():
+            Capabilities.of(part).check_blocks(pace, length)
         block = length if pace is None else pace.block or length
         if length > self.block_size > 0 and self.block_size % block:
             warn_once(

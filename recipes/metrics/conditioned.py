@@ -8,8 +8,15 @@ from torch import Tensor
 
 from ddlib.typing import Denoiser, TakesMemory, Tokens, implements
 
-TOLD = ("own_times", "block_size", "num_classes", "takes_padding")
-"""Attributes of a network that determine its optional arguments, see ``ddlib.typing``."""
+TOLD = (
+    "own_times",
+    "block_size",
+    "num_classes",
+    "takes_padding",
+    "shifts_rows",
+    "parameterization",
+)
+"""Attributes of a network that determine its arguments and output, see ``ddlib.typing``."""
 
 
 def telling(denoiser: Denoiser, network: object) -> Denoiser:

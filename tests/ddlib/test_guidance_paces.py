@@ -11,6 +11,8 @@ import ddlib as dd
 from ddlib.guidance import ClassifierBased, ClassifierFree
 from ddlib.guidance.small_networks import Lookup, Scale
 from ddlib.paces import Blocks, Ramp
+from ddlib.parameterization.capabilities import Capabilities
+from ddlib.utils.validation import UsageWarning
 
 
 def own_parts(process):
@@ -86,3 +88,30 @@ def test_a_guidance_has_no_blocks():
         dd.bound(
             process, guided, torch.zeros(2, 4, dtype=torch.int64), pace=Blocks(2), at_once=True
         )
+
+
+class Behind:
+    """A network whose rows begin at different columns, trained with blocks of two."""
+
+    own_times = True
+    shifts_rows = True
+    block_size = 2
+
+    def __call__(self, z, t):
+        return torch.zeros(*z.shape, 4)
+
+
+def nested(depth):
+    network = Behind()
+    for _ in range(depth):
+        network = ClassifierFree(FOUR["masked"], network, network, 2.0)
+    return network
+
+
+@pytest.mark.parametrize("depth", range(4))
+def test_a_property_of_a_part_is_one_of_every_guidance_around_it(depth):
+    assert Capabilities.of(nested(depth)).shifts_rows
+    with pytest.raises(TypeError, match=r"the rows of .* begin at different columns"):
+        dd.plan(FOUR["masked"], nested(depth), (2, 2), steps=2, generator=[1, 2])
+    with pytest.warns(UsageWarning, match="denoiser Behind has blocks of 2"):
+        dd.sample(FOUR["masked"], nested(depth), (1, 4), steps=2)

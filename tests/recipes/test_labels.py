@@ -11,6 +11,7 @@ from refusals import refused_with
 from zoo.runs import ALONE
 
 import ddlib as dd
+from ddlib.parameterization.capabilities import Capabilities
 from recipes.config import Data, Optimizer, Output, Recipe
 from recipes.console import make_console
 from recipes.data import open_prepared, prepare_ids
@@ -20,8 +21,9 @@ from recipes.evaluate import Options, evaluate
 from recipes.evaluation.report import show
 from recipes.evaluation.samples import metrics_of
 from recipes.generation.sampling import Sampling, draw
-from recipes.metrics.conditioned import with_label
+from recipes.metrics.conditioned import with_label, with_tokens
 from recipes.model_io import open_saved
+from recipes.model_io.calling import with_padding
 
 CLASSES = ("even", "odd")
 
@@ -277,3 +279,25 @@ def test_refusals(prepared):
     own = recipe(prepared)
     with pytest.raises(ValueError, match=r"num_classes: the data has no labels"):
         Run.prepare(replace(own, data=replace(own.data, folder=prepared / "plain")), ALONE)
+
+
+def test_a_function_around_a_network_has_its_capabilities():
+    class Network:
+        own_times = True
+        block_size = 4
+        shifts_rows = True
+        parameterization = "posterior"
+
+        def __call__(self, z, t, label=None):
+            return torch.zeros(*z.shape, 3)
+
+    x = torch.zeros(1, 2, dtype=torch.int64)
+    capabilities = Capabilities.of(Network())
+    for around in (
+        with_label(Network(), 1),
+        with_tokens(Network(), x, x == 0),
+        with_padding(Network(), torch.tensor([2])),
+    ):
+        read = Capabilities.of(around)
+        for name in ("own_times", "block_size", "shifts_rows", "parameterization"):
+            assert getattr(read, name) == getattr(capabilities, name)
