@@ -332,3 +332,31 @@ def test_samplers_that_draw_by_states_are_refused():
 
     with pytest.raises(ValueError, match="must not depend on the states"):
         generate(LEVELS["masked"], ByState(), FixedCapacity(), generator=seeded(2))
+
+
+class Counting(Ancestral):
+    """Sampler whose memo counts its steps."""
+
+    def __init__(self, begins):
+        super().__init__()
+        self.begins = begins
+        self.seen = []
+
+    def init(self, run):
+        state = super().init(run)
+        return state._replace(memo=torch.zeros(len(run.free))) if self.begins else state
+
+    def step(self, run, state, k):
+        count = torch.zeros(len(run.free)) if state.memo is None else state.memo
+        self.seen.append(int(count[0]))
+        return super().step(run, state, k)._replace(memo=count + 1)
+
+
+@graph
+@pytest.mark.parametrize("begins", [True, False])
+def test_the_memo_is_carried_from_step_to_step(graph, begins):
+    process = LEVELS["masked"]
+    sampler = Counting(begins)
+    fixed = generate(process, sampler, FixedCapacity(graph=graph), steps=3)
+    assert sampler.seen == [0, 1, 2, 0, 1, 2]
+    assert torch.equal(fixed, generate(process, Ancestral(), steps=3))

@@ -40,10 +40,10 @@ class FixedCapacity(Control):
             None for the smallest that suffices. A sampler that ranks positions by the network's
             output has all.
         graph: whether the steps are recorded, in this call, as a CUDA graph: the whole step of a
-            sampler with ``Guarantees.own_times`` with a constant temperature, else the call of
-            the network. On other devices a step computes the same without a graph. A control
-            that draws random numbers by itself, without the generator of the call, must not be
-            used: this is not detected, and a graph may repeat the numbers of its first step.
+            sampler with ``Guarantees.own_times`` and without a memo, with a constant temperature,
+            else the call of the network. On other devices a step computes the same without a graph.
+            A control that draws random numbers by itself, without the generator of the call, must
+            not be used: this is not detected, and a graph may repeat the numbers of its first step.
 
     Raises:
         TypeError, ValueError: capacity not int or below 1, graph not bool; when sampling, more
@@ -70,8 +70,7 @@ class FixedCapacity(Control):
         return replace(run, network=WholeModel(run.network), draws=WholeDraws())
 
     def begin(self, run: SamplingCall, state: State) -> tuple[SamplingCall, State, Any]:
-        records = self.graph and is_constant(run)
-        rehearsal = rehearse(run, state, records)
+        rehearsal = rehearse(run, state, self.graph and is_constant(run))
         size = state.z.numel()
         capacity = size if rehearsal.reads else max(rehearsal.counts, default=0)
         if self.capacity is not None:
@@ -83,9 +82,10 @@ class FixedCapacity(Control):
             capacity = max(capacity, self.capacity)
         # other controls that evaluate the network do so at the positions that they select
         network = whole_model(run).at_most(min(-(-capacity // _UNIT) * _UNIT, size))
-        if self.graph and not records:
+        if self.graph and not rehearsal.records:
             network = network.captured()
-        steps = (CapturedSteps if records else FixedSteps)(run.sampler, network, rehearsal)
+        kind = CapturedSteps if rehearsal.records else FixedSteps
+        steps = kind(run.sampler, network, rehearsal)
         return replace(run, sampler=steps), state, None
 
     def finish(self, run: SamplingCall, tokens: Tokens) -> Tokens:

@@ -31,6 +31,8 @@ class Rehearsal(NamedTuple):
     """Number of positions that descend in each step."""
     reads: bool
     """True if the sampler reads distributions, so that the counts are not those of the call."""
+    records: bool
+    """True if a graph of one step is that of all: no memo is carried from step to step."""
 
 
 class RehearsedModel(Model):
@@ -135,7 +137,8 @@ def rehearse(run: SamplingCall, state: State, records: bool) -> Rehearsal:
     Args:
         run: the call.
         state: before the first step.
-        records: whether all steps but the first are recorded as one graph.
+        records: whether steps differ in their times and uniforms alone, and all but the first are
+            recorded as one graph, unless the sampler has a memo.
     """
     network = RehearsedModel(whole_model(run))
     draws = RehearsedDraws()
@@ -145,6 +148,7 @@ def rehearse(run: SamplingCall, state: State, records: bool) -> Rehearsal:
     counts = []
     with hide_values():
         for k in range(run.steps):
+            records = records and state.memo is None
             if records and k:
                 numbers = [rand(one.shape, run.generator, one.device) for one in uniforms[0]]
                 z, t, count = captured(state.z, state.t, times_of(run, k), run.free, *numbers)
@@ -157,7 +161,7 @@ def rehearse(run: SamplingCall, state: State, records: bool) -> Rehearsal:
                 count = network.count
             uniforms.append(numbers)
             counts.append(count.clone())
-    return Rehearsal(uniforms, torch.stack(counts).tolist(), draws.reads)
+    return Rehearsal(uniforms, torch.stack(counts).tolist(), draws.reads, records)
 
 
 def _rehearse_step(
