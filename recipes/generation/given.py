@@ -54,7 +54,7 @@ def read_values(layout: Layout, text: str) -> dict[int, Value]:
             quoted = f"; with a comma it is quoted with its name, '\"{name}=A, B\"'" * comma
             raise ValueError(f"given: {error}{quoted}") from error
         values[place] = Value(token, None if value in ("", MISSING) else value)
-    if len(values) == len(layout.positions):
+    if values and len(values) == len(layout.positions):
         raise ValueError(f"given: {text!r} gives every value, nothing would be drawn")
     return values
 
