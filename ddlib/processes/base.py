@@ -881,8 +881,8 @@ class ForwardProcess(Float64Module, Part):
 
         Any value at other states.
 
-        Override it where that holds for all other tokens or for none: a dense tensor is not needed
-        then.
+        Where that holds for all other tokens or for none, ``replaceable_by_all`` replaces it: a
+        dense tensor is not needed then.
         """
         return self._possible_tokens(z).sum(-1) > 1
 
@@ -968,6 +968,11 @@ class ForwardProcess(Float64Module, Part):
         """Marginals q_t(z|x) of every token, (V, S) float64, at the scalar ``t``."""
         tokens = torch.arange(self.vocab_size, device=t.device)[None]
         return self.marginal(tokens, t.to(torch.float64)[None])[0]
+
+
+def replaceable_by_all(process: ForwardProcess, z: Tokens) -> Bool[Tensor, "B L"]:
+    """True at tokens that every other token may have become; the others are final."""
+    return process.reachable_from_all_tokens(z) & (process.vocab_size > 1)
 
 
 def evidence(

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ddlib.processes.base import ForwardProcess, identity
+from ddlib.processes.base import ForwardProcess, identity, replaceable_by_all
 from ddlib.processes.broadcasting import (
     gather_last,
     interior,
@@ -260,9 +260,7 @@ class Interpolating(ForwardProcess):
         """True at the mask, and at tokens where tokens are drawn uniformly."""
         return (z >= self.vocab_size) | (self.uniform or self.vocab_size == 1)
 
-    def replaceable(self, z: Tokens) -> Bool[Tensor, "B L"]:
-        """True at tokens that every other token may have become; the others are final."""
-        return self.reachable_from_all_tokens(z) & (self.vocab_size > 1)
+    replaceable = replaceable_by_all
 
     @property
     def num_uniforms(self) -> int:

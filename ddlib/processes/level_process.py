@@ -9,7 +9,7 @@ from torch import Tensor
 from ddlib.hierarchies import Hierarchy, Map
 from ddlib.hierarchies.base import descendant_logits, reachable_by_all
 from ddlib.processes.argument_checks import check_tree
-from ddlib.processes.base import ForwardProcess, draw_one, identity
+from ddlib.processes.base import ForwardProcess, draw_one, identity, replaceable_by_all
 from ddlib.processes.broadcasting import (
     gather_columns,
     gather_last,
@@ -302,9 +302,7 @@ class LevelProcess(ForwardProcess):
         """True at the mask, and at clusters that tokens of other clusters may enter."""
         return reachable_by_all(self.hierarchy, z)
 
-    def replaceable(self, z: Tokens) -> Bool[Tensor, "B L"]:
-        """True at tokens that every other token may have become; the others are final."""
-        return self.reachable_from_all_tokens(z) & (self.vocab_size > 1)
+    replaceable = replaceable_by_all
 
     def sample_jump_times(
         self, shape: Sequence[int], generator: Generator, device: torch.device

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ddlib.processes.argument_checks import check_schedule
-from ddlib.processes.base import ForwardProcess, identity
+from ddlib.processes.base import ForwardProcess, identity, replaceable_by_all
 from ddlib.processes.broadcasting import (
     elapsed,
     gather_last,
@@ -240,9 +240,7 @@ class PerWord(ForwardProcess):
         """True at the mask."""
         return self._mask_rows(z) | (self.vocab_size == 1)
 
-    def replaceable(self, z: Tokens) -> Bool[Tensor, "B L"]:
-        """True at tokens that every other token may have become; the others are final."""
-        return self.reachable_from_all_tokens(z) & (self.vocab_size > 1)
+    replaceable = replaceable_by_all
 
     def sample_posterior(
         self,

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot, pad
 from ddlib.hierarchies import Hierarchy
 from ddlib.hierarchies.base import descendant_logits, reachable_by_all
 from ddlib.processes.argument_checks import check_schedule, check_tree
-from ddlib.processes.base import ForwardProcess, draw_one, identity
+from ddlib.processes.base import ForwardProcess, draw_one, identity, replaceable_by_all
 from ddlib.processes.broadcasting import (
     elapsed,
     gather_columns,
@@ -135,6 +135,8 @@ class ResamplingProcess(ForwardProcess):
         rates = torch.tensor([*self.ratios, 0.0], device=z.device)
         resampled = (rates.cumsum(0) > 0)[self.level_of(z)] & (self.typical[z] > 0)
         return resampled | reachable_by_all(self.hierarchy, z)
+
+    replaceable = replaceable_by_all
 
     @property
     def num_uniforms(self) -> int:
