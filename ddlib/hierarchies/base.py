@@ -291,11 +291,23 @@ def descendant_logits(
     z: Int64[Tensor, "N"],
     level: int,
     target: int,
-    force: bool,
+    force: bool = False,
 ) -> Float[Tensor, "N K"]:
-    """Log-probabilities of the descendants in ``target`` of ``z`` in ``level``.
+    """Logits of the members of a level below states, in proportion to K(z|y) u(y|p) (theory
+    section 10).
 
-    See ``LevelProcess``.
+    They depend neither on the time nor on other positions, given the states and ``logits``.
+
+    Args:
+        hierarchy: the levels.
+        logits: (N, V) cavity logits.
+        z: (N,) states, all in ``level``.
+        level: their level.
+        target: the level of their descendants, below ``level``.
+        force: see ``LevelProcess.sample_given_level``.
+
+    Returns:
+        (N, K) log-probabilities of the K members of ``target``, in nats, not normalised.
     """
     log_probs = float32_or_wider(logits)
     if target > 0:

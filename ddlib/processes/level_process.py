@@ -226,36 +226,13 @@ class LevelProcess(ForwardProcess):
             for j in range(i + 1, self._depth + 1):
                 rows = (target == i) & (level == j)
                 if rows.any():
-                    log_probs = self.descendant_logits(logits[rows], z[rows], j, i, force)
+                    log_probs = descendant_logits(
+                        self.hierarchy, logits[rows], z[rows], j, i, force
+                    )
                     result[rows] = self.hierarchy.offsets[i] + draw_logits(
                         sharpen(log_probs), u[rows]
                     )
         return result
-
-    def descendant_logits(
-        self,
-        logits: Float[Tensor, "N V"],
-        z: Int64[Tensor, "N"],
-        level: int,
-        target: int,
-        force: bool = False,
-    ) -> Float[Tensor, "N K"]:
-        """Logits of the members of a level below states, in proportion to K(z|y) u(y|p) (theory
-        section 10).
-
-        They depend neither on the time nor on other positions, given the states and ``logits``.
-
-        Args:
-            logits: (N, V) cavity logits.
-            z: (N,) states, all in ``level``.
-            level: their level.
-            target: the level of their descendants, below ``level``.
-            force: see ``sample_given_level``.
-
-        Returns:
-            (N, K) log-probabilities of the K members of ``target``, in nats, not normalised.
-        """
-        return descendant_logits(self.hierarchy, logits, z, level, target, force)
 
     def exit_rate(
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = identity

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from ddlib.hierarchies.base import descendant_logits
 from ddlib.processes import LevelProcess, identity
 from ddlib.samplers.runtime.model import Model, Predictions
 from ddlib.samplers.runtime.output_layer import distinct_pairs
@@ -173,8 +174,10 @@ def _descents(
         z = predictions.z
         tokens = predictions.token_logits(torch.full_like(predictions.z, target), force)[:, 0]
         whole = torch.arange(levels[target], device=z.device).expand(len(z), -1)
-        descend = _process(predictions).descendant_logits
-        return whole, lambda part: descend(tokens[part], z[part], level, target, force)
+        hierarchy = _process(predictions).hierarchy
+        return whole, lambda part: descendant_logits(
+            hierarchy, tokens[part], z[part], level, target, force
+        )
     check_finite(logits)
     return members, logits.__getitem__
 

@@ -188,7 +188,6 @@ def test_methods_of_levels_are_those_of_level_processes():
         "expected_level",
         "ascend",
         "descend",
-        "descendant_logits",
         "subtree_logits_suffice",
         "sample_jump_times",
         "occupancies",

@@ -14,6 +14,7 @@ from zoo.processes import F64, LEVELS
 
 import ddlib as dd
 from ddlib.hierarchies import Tree
+from ddlib.hierarchies.base import descendant_logits
 from ddlib.processes import Masked
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded
 from ddlib.samplers.choices import entropy, two_largest
@@ -381,8 +382,8 @@ def test_descent_is_the_posterior_at_any_two_times_given_the_level(name):
         for j in range(1, edges + 1):
             for i in range(j):
                 rows = process.level_of(state[None])[0] == j
-                found = process.descendant_logits(
-                    logits.expand(int(rows.sum()), -1), state[rows], j, i
+                found = descendant_logits(
+                    process.hierarchy, logits.expand(int(rows.sum()), -1), state[rows], j, i
                 ).softmax(-1)
                 first_of = sum(process.levels[:i])
                 want = posterior[rows, first_of : first_of + process.levels[i]]

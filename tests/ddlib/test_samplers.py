@@ -13,6 +13,7 @@ from zoo.trees import ABOVE, PARENTS
 
 import ddlib as dd
 from ddlib.hierarchies import Soft, Tree
+from ddlib.hierarchies.base import descendant_logits
 from ddlib.processes import GIDD, Hierarchical, RateMatrix, Uniform
 from ddlib.samplers import Ancestral, FirstHitting, Sampler
 from ddlib.schedules import Geometric, Linear
@@ -233,7 +234,8 @@ def test_forced_descents_from_each_of_several_masks_are_free(xi):
     masks = torch.arange(3) + process.num_states - 3
     for target in (0, 1):
         free, forced = (
-            process.descendant_logits(logits, masks, 2, target, force) for force in (False, True)
+            descendant_logits(process.hierarchy, logits, masks, 2, target, force)
+            for force in (False, True)
         )
         assert torch.equal(free, forced) and bool(free.isfinite().all())
 
@@ -242,7 +244,8 @@ def test_forced_descents_from_a_state_that_is_no_likeliest_parent_are_free():
     process = Hierarchical(Soft([[0.6, 0.4], [0.7, 0.3], [0.9, 0.1]]), Linear())
     logits = torch.randn(1, 3)
     free, forced = (
-        process.descendant_logits(logits, torch.tensor([4]), 1, 0, force) for force in (False, True)
+        descendant_logits(process.hierarchy, logits, torch.tensor([4]), 1, 0, force)
+        for force in (False, True)
     )
     assert torch.equal(free, forced)
 

@@ -17,6 +17,7 @@ from zoo.trees import PARENTS
 
 import ddlib as dd
 from ddlib.hierarchies import Soft, Tree
+from ddlib.hierarchies.base import descendant_logits
 from ddlib.processes import Hierarchical, Masked
 from ddlib.samplers import Ancestral, Confidence, FirstHitting
 from ddlib.samplers.state_draws import child_log_probs
@@ -313,8 +314,8 @@ def test_scores_are_those_of_the_distributions_that_are_drawn_from(hierarchy, fo
     )
     for rows, _, members, log_probs in child_log_probs(part, torch.zeros_like(part.z), force):
         level = int(process.level_of(part.z[None, rows[:1]]))
-        drawn = process.descendant_logits(
-            logits.expand(len(rows), 4), part.z[rows], level, 0, force
+        drawn = descendant_logits(
+            process.hierarchy, logits.expand(len(rows), 4), part.z[rows], level, 0, force
         ).softmax(-1)
         found = torch.zeros_like(drawn).scatter_add(1, members, log_probs.exp())
         torch.testing.assert_close(found, drawn)

@@ -45,26 +45,26 @@ def positions_are_chosen_across_the_whole_batch(choose, self, score, level, leas
     return choose(*one, least.sum(0, keepdim=True)).view_as(level)
 
 
-@fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)", Confidence, within=LEVELLED.LevelProcess)
+@fault("pi(.|z, p) is in proportion to K(z|y) u(y|p)", Confidence, within=LEVELLED)
 def tokens_are_drawn_without_the_evidence_of_their_cluster(
-    descendant_logits, self, logits, z, level, target, force=False
+    descendant_logits, hierarchy, logits, z, level, target, force=False
 ):
-    return logits if target == 0 else descendant_logits(logits, z, level, target, force)
+    return logits if target == 0 else descendant_logits(hierarchy, logits, z, level, target, force)
 
 
 @fault(
     "pi(.|z, p) is in proportion to K(z|y) u(y|p)",
     Confidence,
     "entropy",
-    within=LEVELLED.LevelProcess,
+    within=LEVELLED,
 )
 def clusters_are_drawn_by_the_mean_logit_of_their_tokens(
-    descendant_logits, self, logits, z, level, target, force=False
+    descendant_logits, hierarchy, logits, z, level, target, force=False
 ):
-    probs = descendant_logits(logits, z, level, target, force)
+    probs = descendant_logits(hierarchy, logits, z, level, target, force)
     if target == 0:
         return probs
-    parents = self.hierarchy.between(0, target).parents
+    parents = hierarchy.between(0, target).parents
     count = torch.bincount(parents, minlength=probs.shape[1]).to(probs)
     mean = torch.zeros_like(probs).index_add(1, parents, logits.to(probs).clamp_min(-50)) / count
     return torch.where(probs.isfinite(), mean, probs)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ddlib.contrib.constraints.automaton import Automaton
 from ddlib.contrib.constraints.joint import JointDraw
+from ddlib.hierarchies.base import descendant_logits
 from ddlib.processes import LevelProcess
 from ddlib.samplers.runtime.model import Predictions
 from ddlib.samplers.state_draws import Draws, Noise
@@ -95,5 +96,6 @@ def _token_logits(predictions: Predictions, force: bool) -> Float[Tensor, "N V"]
     result = torch.empty_like(logits)
     for j in level.unique().tolist():
         rows = level == j
-        result[rows] = process.descendant_logits(logits[rows], predictions.z[rows], j, 0, force)
+        states = predictions.z[rows]
+        result[rows] = descendant_logits(process.hierarchy, logits[rows], states, j, 0, force)
     return result

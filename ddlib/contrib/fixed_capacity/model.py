@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ddlib.contrib.captured import Captured
+from ddlib.hierarchies.base import descendant_logits
 from ddlib.parameterization.logits import to_cavity
 from ddlib.processes import LevelProcess
 from ddlib.samplers.base import SamplingContext
@@ -193,5 +194,5 @@ def _descents(
     for i in range(len(process.levels) - 1):
         for j in range(i + 1, len(process.levels)):
             state = torch.where(level == j, part.z, offsets[j])
-            log_probs = process.descendant_logits(logits, state, j, i, force)
+            log_probs = descendant_logits(process.hierarchy, logits, state, j, i, force)
             yield (level == j) & (target == i), offsets[i], log_probs
