@@ -25,7 +25,7 @@ from ddlib.config import registry
 from ddlib.config.building import build
 from ddlib.config.plain import values
 from ddlib.kernels import Hidden, PlannedLoss
-from ddlib.objective.bound import Bound, bound, reconstruction
+from ddlib.objective.bound import Bound, bound, reconstruction, variance_caveat
 from ddlib.objective.given import hold_given
 from ddlib.objective.metrics import Measure, Tally
 from ddlib.objective.nelbo import nelbo
@@ -103,6 +103,7 @@ __all__ = [
     "token_logits",
     "training_loss",
     "values",
+    "variance_caveat",
     "verify",
     "weightings",
 ]

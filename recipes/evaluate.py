@@ -381,7 +381,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             else "not given",
             "error": "standard error over sequences, which includes that of the remaining noise",
             "method": METHODS[Terms.average(replicates).per_token.method],
-            "caveat": dd.Bound.find_caveat(
+            "caveat": dd.variance_caveat(
                 saved.process, density, length, levels=levels, steps=options.bound_steps, pace=pace
             ),
             "noise": "standard error over replicates, of times and noise only",

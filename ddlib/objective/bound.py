@@ -136,7 +136,6 @@ class Bound:
     """True at the tokens that count, (B, L); None if all do."""
     caveat: Callable[[], str] = str
     """Function that computes ``Measure.caveat`` when the error is needed."""
-    find_caveat = staticmethod(variance_caveat)
 
     @property
     def total(self) -> PerToken:

@@ -88,7 +88,7 @@ def bound(saved: LoadedModel, tokens: Tokens, draws: int, seed: int, size: int) 
         leads=saved.leads,
         ragged=saved.rows != "padded" and not begins,
     )
-    caveat = dd.Bound.find_caveat(saved.process, density, whole, levels=levels, pace=saved.pace)
+    caveat = dd.variance_caveat(saved.process, density, whole, levels=levels, pace=saved.pace)
     return _score(terms, replace(terms.per_token, caveat=caveat), False)
 
 
