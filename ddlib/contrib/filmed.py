@@ -116,7 +116,7 @@ class Filmed(Transparent):
 
     @property
     def guarantees(self) -> Guarantees:
-        return replace(super().guarantees, supports_fields=False)
+        return replace(super().guarantees, supports_fields=False, movable_positions=False)
 
     @property
     def texts(self) -> list[Film]:

@@ -46,6 +46,7 @@ class Overshoot(Sampler):
         return Guarantees(
             consistent_joint=self.amount == 0,
             supports_joint_draws=True,
+            movable_positions=True,
             forces_transitions=self.force_transition,
         )
 

@@ -47,7 +47,10 @@ class Psi(Sampler):
     @property
     def guarantees(self) -> Guarantees:
         return Guarantees(
-            own_times=True, supports_joint_draws=True, forces_transitions=self.force_transition
+            own_times=True,
+            supports_joint_draws=True,
+            movable_positions=True,
+            forces_transitions=self.force_transition,
         )
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:

@@ -66,7 +66,7 @@ class ThetaTrapezoidal(Sampler):
 
     @property
     def guarantees(self) -> Guarantees:
-        return Guarantees(max_model_calls=2, supports_fields=False)
+        return Guarantees(max_model_calls=2, supports_fields=False, movable_positions=True)
 
     def step(self, run: SamplingContext, state: State, k: int) -> State:
         process = run.process

@@ -45,6 +45,7 @@ class Ancestral(Sampler):
         return Guarantees(
             own_times=True,
             keeps_tokens=True,
+            movable_positions=True,
             independent_draws=True,
             supports_joint_draws=True,
             forces_transitions=self.force_transition,

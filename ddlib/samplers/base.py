@@ -166,6 +166,10 @@ class Guarantees:
     """
     keeps_tokens: bool = False
     """True if no step changes a token, in a process in which tokens are not ``replaceable``."""
+    movable_positions: bool = False
+    """True if positions may be inserted and deleted between steps (``Length``): the memo holds no
+    values of positions.
+    """
     own_times: bool = False
     """True if all times that ``step`` takes are ``at(run, k)`` and ``at(run, k + 1)``, which may be
     those of each position, (B, L); False if it needs one per sequence, (B,), or another time.

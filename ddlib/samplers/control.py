@@ -66,6 +66,8 @@ class Needs(Flag):
     """The sequence is not drawn block by block."""
     ONE_TIME = auto()
     """All positions of a sequence have one time."""
+    MOVABLE_POSITIONS = auto()
+    """The sampler holds no values of positions, which may be inserted and deleted."""
     FIXED_LENGTH = auto()
     """All sequences have the length L from the first step to the last."""
     PART_BATCHES = auto()

@@ -88,6 +88,7 @@ class Ordered(Sampler):
             by_times=self.counting.by_times,
             independent_draws=self.deterministic,
             keeps_tokens=True,
+            movable_positions=True,
             supports_joint_draws=True,
             forces_transitions=self.force_transition,
         )

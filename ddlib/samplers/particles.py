@@ -148,6 +148,7 @@ class Particles(Wrapper):
             on_time_grid=False,
             independent_draws=False,
             keeps_tokens=False,
+            movable_positions=False,
             supports_stopping=False,
             own_times=False,
         )

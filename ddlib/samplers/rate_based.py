@@ -42,7 +42,10 @@ class Leap(Sampler):
     @property
     def guarantees(self) -> Guarantees:
         return Guarantees(
-            exact_marginals=False, on_time_grid=False, forces_transitions=self.force_transition
+            exact_marginals=False,
+            on_time_grid=False,
+            movable_positions=True,
+            forces_transitions=self.force_transition,
         )
 
     @property

@@ -126,6 +126,7 @@ class Remask(Sampler):
             consistent_joint=keeps_levels,
             own_times=keeps_levels,
             independent_draws=self.rule != "confidence",
+            movable_positions=self.rule != "confidence",
             supports_joint_draws=True,
             forces_transitions=self.force_transition,
         )

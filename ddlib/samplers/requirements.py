@@ -297,6 +297,15 @@ TABLE = (
         ),
     ),
     Requirement(
+        Needs.MOVABLE_POSITIONS,
+        lambda call: call.sampler.guarantees.movable_positions,
+        lambda call, option: (
+            f"{option}, which {call.sampler!r} does not support: positions are inserted and "
+            "deleted, and it may store values per position, as a film does; use Ancestral() or "
+            "Confidence(), not filmed"
+        ),
+    ),
+    Requirement(
         Needs.FIXED_LENGTH,
         lambda call: True,
         lambda call, option: (

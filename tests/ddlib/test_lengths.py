@@ -19,6 +19,7 @@ from ddlib.processes import Masked
 from ddlib.samplers import Ancestral, Confidence, EntropyBounded, Euler, Remask
 from ddlib.samplers.controls import Ending, EndOfText, Settled
 from ddlib.schedules import Linear
+from ddlib.verification.framework.cases import context
 
 V = 5
 END = 4
@@ -531,9 +532,10 @@ test_refused = refuses(r"""
     refused(RhoEOS(5)) | ValueError | token of RhoEOS\(.*\) is 5, must be a token in \[0, 5\)
     refused(RhoEOS(4, fill=7)) | ValueError | fill of RhoEOS\(.*\) is 7, must be a token
     refused(RULE, sampler=FirstHitting()) | TypeError
-        | which FirstHitting.* does not support: it stores values per
+        | which FirstHitting.* does not support: .* it may store values per
     refused(RULE, sampler=Remask(rule="confidence")) | TypeError
-        | which Remask.* does not support: it stores values
+        | which Remask.* does not support: .* it may store values
+    refused(RULE, sampler=dd.contrib.Filmed(GREEDY, 1)) | TypeError | not filmed
     refused(RULE, prompt=GAP)
         | ValueError
             | controls holds RhoEOS\(.*\) and prompt holds tokens after a gap, must hold tokens only
@@ -556,3 +558,33 @@ def test_together_is_no_other_pace():
     found, _ = draw(RULE)
     again, _ = draw(RULE, pace=Together())
     assert torch.equal(found, again)
+
+
+@pytest.mark.parametrize("length", [256, 257, 258])
+def test_every_length_is_served(length):
+    """257 is also the number of times at which an order tabulates the expected level."""
+    dd.plan(PROCESS, Endings(), (2, length), Confidence(), steps=300, controls=[RULE])
+
+
+SAMPLER_EXAMPLES = [
+    sampler
+    for kind in dd.registry.built_in("samplers")
+    for sampler in dd.registry.get("samplers", kind).examples()
+]
+
+
+def widths(memo):
+    """Second sides of the tensors of a memo."""
+    if isinstance(memo, torch.Tensor):
+        return [memo.shape[1:2]]
+    return [width for one in memo for width in widths(one)] if isinstance(memo, tuple) else []
+
+
+@pytest.mark.parametrize("sampler", SAMPLER_EXAMPLES, ids=repr)
+def test_a_sampler_declares_whether_its_memo_holds_values_of_positions(sampler):
+    memos = []
+    for length in (5, 6):
+        times = torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64)
+        run = context(PROCESS, Endings(), (2, length), times, seeded())
+        memos.append(widths(sampler.init(run).memo))
+    assert (memos[0] == memos[1]) == sampler.guarantees.movable_positions

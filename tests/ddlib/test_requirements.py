@@ -140,7 +140,8 @@ def offered_by_sampler(sampler):
     name = type(sampler).__name__
     if name == "Particles":
         lacking = Needs.ONE_SEQUENCE | Needs.STEP_TIMES | Needs.INDEPENDENT_DRAWS
-        return offered_by_sampler(sampler.sampler) & ~(lacking | Needs.FIXED_SIZES)
+        lacking |= Needs.MOVABLE_POSITIONS | Needs.FIXED_SIZES
+        return offered_by_sampler(sampler.sampler) & ~lacking
     by_times = name not in BY_COUNT or getattr(sampler, "per_step", None) is not None
     offered = Needs.ONE_SEQUENCE | (Needs.TIMES if by_times else Needs.NO_TIMES)
     if name == "Corrected":
@@ -154,6 +155,8 @@ def offered_by_sampler(sampler):
     if name in BY_COUNT | {"Ancestral", "Remask"} and rule != "confidence":
         noisy = getattr(sampler, "temperature", 0) or getattr(sampler, "edit", None) is not None
         offered |= NONE if noisy else Needs.INDEPENDENT_DRAWS
+    if name != "FirstHitting" and rule != "confidence":
+        offered |= Needs.MOVABLE_POSITIONS
     offered |= Needs.JOINT_DRAWS if keeps else NONE
     by_sizes = Needs.JOINT_DRAWS | Needs.INDEPENDENT_DRAWS
     return offered | Needs.FIXED_SIZES if by_sizes in offered else offered
@@ -185,7 +188,12 @@ HEATED = Truncation(lambda t: 1.0 + t)
 ANY = Automaton({0: dict.fromkeys(range(V), 0)}, 0, [0], V)
 ALIKE = Needs.TOKEN_DISTRIBUTIONS | Needs.ONE_ALPHABET
 LENGTHS = (
-    FINAL | Needs.ONE_ALPHABET | Needs.ONE_SEQUENCE | Needs.ONE_TIME | Needs.TOKEN_DISTRIBUTIONS
+    FINAL
+    | Needs.ONE_ALPHABET
+    | Needs.ONE_SEQUENCE
+    | Needs.ONE_TIME
+    | Needs.TOKEN_DISTRIBUTIONS
+    | Needs.MOVABLE_POSITIONS
 )
 SIZES = ALIKE | Needs.FIXED_SIZES | Needs.FIXED_LENGTH
 CONTROLS = [
@@ -403,6 +411,7 @@ OFFERED_BY = {
     | Needs.NO_TIMES
     | Needs.STEP_TIMES
     | Needs.INDEPENDENT_DRAWS
+    | Needs.MOVABLE_POSITIONS
     | Needs.FIXED_SIZES,
     "pace": Needs.BLOCKS | Needs.NO_BLOCKS | Needs.ONE_TIME,
     "controls": Needs.FIXED_LENGTH | Needs.PART_BATCHES | Needs.UNCHANGED_DRAWS,
@@ -480,9 +489,6 @@ def clash(call):
     ]
     if constrained and any(isinstance(one, Settled) or one.least for one in endings):
         patterns.append(r"least of .* must be 0|it sets tokens without the constraint")
-    stores = type(call.sampler) is FirstHitting or getattr(call.sampler, "rule", "") == "confidence"
-    if stores and any(isinstance(one, Length) for one in controls):
-        patterns.append("stores values per position")
     return "|".join(patterns)
 
 

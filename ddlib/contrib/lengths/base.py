@@ -42,8 +42,8 @@ class Length(Control):
 
     Raises:
         TypeError, ValueError: not tokens of the process, numbers below 1; when sampling, a process
-            without a mask or with tokens that may be wrong, a sampler that holds values of every
-            position, tokens that are given elsewhere than at the beginning.
+            without a mask or with tokens that may be wrong, a sampler without
+            ``Guarantees.movable_positions``, tokens that are given elsewhere than at the beginning.
     """
 
     breaks = Needs.FIXED_LENGTH | Needs.INDEPENDENT_DRAWS
@@ -73,6 +73,7 @@ class Length(Control):
             | Needs.ONE_TIME
             | Needs.TOKEN_DISTRIBUTIONS
             | Needs.ONE_ALPHABET
+            | Needs.MOVABLE_POSITIONS
         )
         return needs if self.block is None else needs | Needs.NO_TIMES
 
@@ -88,14 +89,6 @@ class Length(Control):
             "at "
             "the beginning",
         )
-        unused = torch.Generator(call.free.device)  # the state only shows what the memo holds
-        memo = call.sampler.init(replace(call, generator=unused)).memo
-        if _has_columns(memo, call.free.shape):
-            raise TypeError(
-                f"controls holds {self!r}, which {call.sampler!r} does not support: it stores "
-                "values per position, and positions are inserted and deleted; use Ancestral() or "
-                "Confidence()"
-            )
 
     def begin(self, run: SamplingCall, state: State) -> tuple[SamplingCall, State, Any]:
         resizing = Resizing(self, run)
@@ -209,10 +202,3 @@ class Resizing:
             if not bool(ready.any()):
                 return
             self.filled = torch.where(ready, self.filled + window.sum(1), self.filled)
-
-
-def _has_columns(memo: Any, shape: torch.Size) -> bool:
-    """Return whether the memo of a sampler holds values of each position."""
-    if isinstance(memo, Tensor):
-        return memo.shape[:2] == shape
-    return isinstance(memo, tuple | list) and any(_has_columns(member, shape) for member in memo)

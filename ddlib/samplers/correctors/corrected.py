@@ -81,6 +81,7 @@ class Corrected(Wrapper):
             supports_joint_draws=first.supports_joint_draws and then.supports_joint_draws,
             supports_fields=first.supports_fields and then.supports_fields,
             forces_transitions=first.forces_transitions,
+            movable_positions=first.movable_positions,
             max_model_calls=first.max_model_calls + self.steps * then.max_model_calls,
             max_finalize_calls=first.max_finalize_calls + then.max_finalize_calls,
         )
