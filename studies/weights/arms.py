@@ -72,7 +72,7 @@ class Sizes:
     further: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: FURTHER)
     noisy: tuple[str, ...] = tuple(NOISY)
     hashes: Path = HASHES
-    """File with the hashes of the texts that chose nothing."""
+    """File with the hashes of the texts from which nothing was chosen."""
 
 
 def tiny(hashes: Path) -> Sizes:

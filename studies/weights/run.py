@@ -76,7 +76,7 @@ def estimate(study: Study) -> dict[str, float]:
 
 
 def tiny_inputs(work: Path, hashes: Path) -> None:
-    """Write speeches in place of the corpus and of the texts that chose nothing."""
+    """Write speeches in place of the corpus and of the texts from which nothing was chosen."""
     if (work / "text").exists():
         return
     sources = smoke.sources()

@@ -61,7 +61,7 @@ class Study:
 
     @property
     def hashes(self) -> Mapping[str, str]:
-        """Committed hashes of the texts that chose nothing."""
+        """Committed hashes of the texts from which nothing was chosen."""
         return json.loads(self.sizes.hashes.read_text(encoding="utf-8"))
 
     def result(self) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Study:
         return json.loads(self.out.read_text(encoding="utf-8"))
 
     def prepare(self) -> None:
-        """Prepare the corpus, the random tree and the texts that chose nothing."""
+        """Prepare the corpus, the random tree and the texts from which nothing was chosen."""
         if not (self.work / "data").exists():
             self.sizes.setting.prepare(self.work)
         if not random_tree(self.work).exists():

@@ -1,4 +1,4 @@
-"""Texts that chose nothing in any study, and the hashes that were committed before any run."""
+"""Texts from which no study chose anything, and the hashes that were committed before any run."""
 
 import hashlib
 import json
