@@ -120,7 +120,9 @@ def _of_one(
     It does not hold for a subclass that overrides the loss and does not state ``fused`` again.
     """
     rules = FIXED_RULES if whole else RULES
-    losses = [*_LOSSES, *[f"{options.name}_weighted_divergence"] * (options.name != "standard")]
+    losses = list(_LOSSES)
+    if options.name != "standard":
+        losses.append(f"{options.name}_weighted_divergence")
     stated = holds(type(process), "fused", *losses)
     rule = rules.get(process.fused, _general) if stated else _general
     return rule(process, rows, options, dtype)
