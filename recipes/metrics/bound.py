@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -142,7 +143,7 @@ def by_length(
         mask = torch.ones_like(x, dtype=torch.bool)
         mask[:, length:] = False
         mask[:, : int(given)] = False
-        free = torch.cat([batch.free[rows, :length], mask[:, length:].logical_not()], 1)
+        free = F.pad(batch.free[rows, :length], (0, more))
         labels = None if batch.labels is None else batch.labels[rows]
         yield Batch(x, mask, free, batch.index[rows], labels=labels)
 

@@ -9,12 +9,15 @@ import torch
 from training_runs import curve, trained
 from zoo.runs import ALONE, exact, publishes, recipe_in
 
+import ddlib as dd
 import recipes
 from recipes.config import IN_STRATA, Hardware, time_density
+from recipes.data import Batch
 from recipes.engine.run import Run
 from recipes.evaluate import Options, evaluate
 from recipes.generation.sampling import Sampling
 from recipes.metrics import measure
+from recipes.metrics.bound import by_length
 from recipes.model_io import open_saved
 
 packed = publishes("packed")
@@ -69,3 +72,23 @@ def test_shards_of_other_lengths_measure_the_same(folder):
     found = [curve(trained(run, size)) for size, run in runs.items()]
     bounds = [[one["nats_per_token"] for one in each if one["kind"] == "bound"] for each in found]
     torch.testing.assert_close(*map(torch.tensor, bounds), atol=1e-4, rtol=0)
+
+
+def test_tokens_that_fill_the_last_block_are_given():
+    x = torch.tensor([[1, 2, 3, 4, 5, 9, 9]])
+    mask = torch.arange(7)[None] < 5
+    batch = Batch(x, mask, torch.ones_like(mask), torch.tensor([0]))
+    (filled,) = by_length(batch, block=4, given=False)
+    assert filled.x.tolist() == [[1, 2, 3, 4, 5, 5, 5, 5]]
+    counted = [True] * 5 + [False] * 3
+    assert filled.mask.tolist() == filled.free.tolist() == [counted]
+    process = dd.presets.mdlm(10)
+    seen = []
+
+    def denoiser(z, t):
+        seen.append(z)
+        return torch.zeros(*z.shape, 10)
+
+    denoiser.own_times = True
+    measure(process, denoiser, [batch], 0, 0, pace=dd.paces.Blocks(4), ragged=True)
+    assert bool((seen[0][:, 5:] == 5).all())
