@@ -95,7 +95,8 @@ class Filmed(Transparent):
     network calls: it records the outputs of the sampler's calls. A probability is that of the
     network, before temperature, top-p and similar options, and before a force transition. For a
     position that descended it is the distribution over members of its new level given its old
-    state; else the distribution of the token, or of its cluster, given all other positions.
+    state; else the distribution of the token, or of its cluster, given all other positions. It is
+    not for rules for lengths, which move positions between steps.
 
     Args:
         sampler: the sampler to record.

@@ -12,7 +12,6 @@ from torch import Tensor
 from ddlib.paces.sequential import InTurn
 from ddlib.processes import LevelProcess
 from ddlib.samplers.base import SamplingContext
-from ddlib.typing import Tokens
 from ddlib.utils.precision import numbers_on
 from ddlib.utils.validation import check_number, require
 
@@ -139,7 +138,7 @@ class Ranked(NamedTuple):
 
 
 Select = Callable[[Ranked], Bool[Tensor, "B L"]]
-Least = Callable[[SamplingContext, Tokens, int, Int64[Tensor, "B 1"]], Int64[Tensor, "B 1"]]
+Least = Callable[[SamplingContext, int, Int64[Tensor, "B 1"]], Int64[Tensor, "B 1"]]
 
 
 def select_none(ranked: Ranked) -> Bool[Tensor, "B L"]:
@@ -186,22 +185,19 @@ def ranks(pace: InTurn, length: int) -> Int64[Tensor, "L"]:
     return pace.turns(torch.zeros(1, length, dtype=torch.float64))[0].round().to(torch.int64)
 
 
-def even_split(
-    run: SamplingContext, z: Tokens, k: int, left: Int64[Tensor, "B 1"]
-) -> Int64[Tensor, "B 1"]:
+def even_split(run: SamplingContext, k: int, left: Int64[Tensor, "B 1"]) -> Int64[Tensor, "B 1"]:
     """Return the number of descents in step ``k`` if all steps have as many, at least 1."""
     return (-(-left // (run.steps - k))).clamp_min(1)
 
 
-def expected_edges(
-    run: SamplingContext, z: Tokens, times: Float64[Tensor, "n"]
-) -> Float64[Tensor, "B n"]:
+def expected_edges(run: SamplingContext, times: Float64[Tensor, "n"]) -> Float64[Tensor, "B n"]:
     """Return the expected number of remaining edges of a position that is drawn, the mean over the
     components of its sequence.
     """
     processes = [cast(LevelProcess, each.process) for each in run.process.components]
     edges = torch.stack([each.expected_level(times) for each in processes])
-    component = run.process.component_of(z)
+    clean = run.process.tokens_as_states(torch.zeros_like(run.free, dtype=torch.int64))
+    component = run.process.component_of(clean)
     counts = [(run.free & (component == k)).sum(-1) for k in range(len(processes))]
     counted = torch.stack(counts, 1).to(torch.float64)
     total = counted.sum(1, keepdim=True)
@@ -210,15 +206,11 @@ def expected_edges(
 
 
 def expected_number(
-    run: SamplingContext,
-    z: Tokens,
-    k: int,
-    left: Int64[Tensor, "B 1"],
-    whole: Callable[[Tensor], Tensor],
+    run: SamplingContext, k: int, left: Int64[Tensor, "B 1"], whole: Callable[[Tensor], Tensor]
 ) -> Int64[Tensor, "B 1"]:
     """Return the expected number of descents between the two times of step ``k``, made whole."""
     times = run.times[k : k + 2].to(torch.float64)
-    before, after = expected_edges(run, z, times).split(1, -1)
+    before, after = expected_edges(run, times).split(1, -1)
     # rounding errors next to integers and halves
     return whole((left * (1 - after / before)).round(decimals=9)).long()
 
@@ -229,8 +221,8 @@ class Count(NamedTuple):
     select: Select = select_none
     """``(ranked) -> (B, L)`` bool, the positions that descend besides the least number."""
     least: Least = even_split
-    """``(run, z, k, left) -> (B, 1)``, the least number of descents in step ``k`` from states
-    ``z``, of ``left`` edges: the positions that are ranked first.
+    """``(run, k, left) -> (B, 1)``, the least number of descents in step ``k``, of ``left`` edges:
+    the positions that are ranked first.
     """
     by_times: bool = False
     """True if ``least`` depends on the times of the steps."""

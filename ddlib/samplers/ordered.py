@@ -156,7 +156,7 @@ class Ordered(Sampler):
         """
         times = torch.linspace(0, 1, _GRID, dtype=torch.float64, device=run.times.device)
         state = super().init(run)
-        edges = expected_edges(run, state.z, times)
+        edges = expected_edges(run, times)
         return State(state.z, state.t, Expected(times, edges.cummax(1).values))
 
     def plan_step(
@@ -186,10 +186,7 @@ class Ordered(Sampler):
             target = torch.where(level > 0, 0, run.process.level_of(z))
             return Turn(run.network.at(z, state.t, level > 0), target, _round(offset))
         left = level.sum(-1, keepdim=True)
-        if group is None:
-            least = self.counting.least(run, z, k, left)
-        else:
-            least = torch.full_like(left, group)
+        least = self.counting.least(run, k, left) if group is None else torch.full_like(left, group)
         predictions: Iterable[Predictions]
         if self.scoring.reads:
             evaluated = list(run.network.at(z, state.t, level > 0))

@@ -31,7 +31,7 @@ def positions_are_chosen_by_the_probability_of_drawn_children_as_in_maskgit(
     chance = torch.zeros(z.shape, dtype=torch.float64)
     noted = replace(run, observer=DrawnChances(chance))
     drawn = move(noted, z, state.t, (level - 1).clamp_min(0), False)
-    least = even_split(run, state.z, k, level.sum(-1, keepdim=True))
+    least = even_split(run, k, level.sum(-1, keepdim=True))
     kept = self.choose(chance, level, least) if steps > 1 else level > 0
     if steps == 1:
         drawn = move(run, z, state.t, torch.zeros_like(level), False)
