@@ -15,6 +15,8 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
+from operator import eq
 from typing import Any, Self
 
 import torch
@@ -43,6 +45,8 @@ except ImportError as error:
 NAME = "ddlib"
 GENERATED = 256
 """Default number of tokens of a task that sets none."""
+SHOWN = 40
+"""Number of characters at the end of a context that an error shows."""
 log = logging.getLogger(__name__)
 
 
@@ -81,7 +85,8 @@ class DiffusionLM(LM):
         samples: draws of time and noise for each text, at stratified times.
         conditional: measure the completion given the context instead of both together. The context
             then stays clean and only the completion is noised: the bound of -log p(completion |
-            context) of a model that samples it as ``dd.sample`` does behind a prompt.
+            context) of a model that samples it as ``dd.sample`` does behind a prompt. A token
+            across the border belongs to the completion.
         per_token: divide by the number of tokens that are measured, so that choices of several
             lengths compare by nats per token; not for whole texts, whose perplexities need the sum.
         seed: seed of the noise.
@@ -173,6 +178,9 @@ class DiffusionLM(LM):
 
         The beginning of text is given. A text longer than the model's sequences loses the beginning
         of its context.
+
+        Raises:
+            ValueError: a continuation without tokens behind a context that is given, or empty.
         """
         self._at_one_time()
         rows = [self._row(*request.args, key(request, *request.args[:1])) for request in requests]
@@ -276,14 +284,21 @@ class DiffusionLM(LM):
     def _row(self, context: str, continuation: str, noise: int) -> Row:
         words = self._words(context + continuation)
         # a space between the two belongs to the first token behind it
-        stands = len(self._words(context.rstrip())) if self.conditional else self._first(words)
+        alone = self._words(context.rstrip())
+        shared = sum(takewhile(bool, map(eq, words, alone)))
+        stands = shared if self.conditional else self._first(words)
+        if stands == len(words):
+            raise ValueError(
+                f"continuation={continuation!r}: has no token behind the context "
+                f"{context[-SHOWN:]!r}, must have one to be measured"
+            )
         cut = max(len(words) - self.length, 0)
         if cut > len(self._words(context)):
             log.warning(
                 "a continuation is longer than the model's %d tokens: its beginning is left out",
                 self.length,
             )
-        return Row(tuple(words[cut:]), max(min(stands, len(words)) - cut, 0), noise)
+        return Row(tuple(words[cut:]), max(stands - cut, 0), noise)
 
     def _job(self, request: Instance) -> Job:
         """Return the sample behind the context of a request."""

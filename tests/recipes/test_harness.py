@@ -36,6 +36,15 @@ def scores_of(model, *pairs):
     ]
 
 
+def rows_of(model, monkeypatch, *requests):
+    """The texts that are measured for the requests."""
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "_bounds", lambda rows, _: seen.extend(rows) or [0.0] * len(rows))
+        seen: list[Row] = []
+        model.loglikelihood(list(requests), disable_tqdm=True)
+    return seen
+
+
 def test_the_score_is_minus_the_mean_of_bounds_without_the_beginning(model):
     saved = model.saved
     x = torch.tensor([[saved.special.bos, *saved.encode("The state of our union")]])
@@ -135,6 +144,34 @@ def test_the_conditional_score_leaves_the_context_clean(run, model):
         scores_of(one, ("The state of ", "our union"))[0] for one in (conditional, model)
     )
     assert together < score < 0
+
+
+def test_a_continuation_that_merges_with_the_context_is_measured(run, monkeypatch):
+    """A token across the border is none of the context: both choices pay for their letters."""
+    conditional = DiffusionLM(str(run), samples=4, conditional=True)
+    context = "The state of our un"
+    choices = ("ion", "ited")
+    tokens = [conditional._words(context + choice) for choice in choices]
+    alone = conditional._words(context)
+    assert len(tokens[0]) == len(alone) and tokens[0] != alone
+    assert tokens[1][: len(alone)] == alone
+    rows = rows_of(conditional, monkeypatch, *(request(context, choice) for choice in choices))
+    for row in rows:
+        assert row.given < len(row.words) and list(row.words[: row.given]) == alone[: row.given]
+    assert rows[0].words[rows[0].given] != alone[rows[0].given]
+    assert max(scores_of(conditional, *((context, choice) for choice in choices))) < -1
+
+
+@pytest.mark.parametrize(("conditional", "context"), [(True, "We pay"), (True, ""), (False, "")])
+def test_a_continuation_without_tokens_is_refused(run, conditional, context):
+    own = DiffusionLM(str(run), samples=1, conditional=conditional)
+    with pytest.raises(ValueError, match=f"^continuation='': .* {context!r}, must have"):
+        scores_of(own, ("We", " pay"), (context, ""))
+    assert scores_of(own, (context, " for them"))[0] < 0
+
+
+def test_an_empty_continuation_together_with_its_context_is_the_context(model):
+    assert scores_of(model, ("The state", "")) == scores_of(model, ("The", " state"))
 
 
 def test_the_conditional_score_is_the_bound_behind_a_prompt():
