@@ -15,8 +15,8 @@ message.
 
 Without a gap a prompt is the beginning of a text. With gaps it is a whole text: [MASK] is one free
 token, [MASK:12] are twelve, and the rest is fixed. A space before a gap belongs to the first token
-in it, as in most tokenizers. Several prompts are drawn in one batch, with the same result as each
-alone.
+in it, as in most tokenizers; behind a gap there is a space only where the text has one. Several
+prompts are drawn in one batch, with the same result as each alone.
 """
 
 import json

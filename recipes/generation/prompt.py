@@ -15,6 +15,7 @@ from collections.abc import (
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from string import ascii_lowercase
 from typing import NamedTuple, TypeGuard, TypeVar
 
 import torch
@@ -215,7 +216,8 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
     """Return the given states, with masks at the free positions of a text with gaps, and the number
     of given ones.
 
-    A text with gaps is a whole document: behind it come the end of text and, where the model was
+    Text behind a gap continues it: no space is added. A text with gaps is a whole document: behind
+    it come the end of text and, where the model was
     trained on padding behind it, padding up to ``length``. A text without gaps is a beginning: all
     positions behind it are free.
 
@@ -226,10 +228,11 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
     states = saved.beginning
     end = 0
     for gap in GAP.finditer(text):
-        states += saved.encode(text[end : gap.start()].removesuffix(" "))
+        piece = text[end : gap.start()].removesuffix(" ")
+        states += _encode_behind_gap(saved, piece) if end else saved.encode(piece)
         states += [saved.process.num_states - 1] * int(gap[1] or 1)
         end = gap.end()
-    states += saved.encode(text[end:])
+    states += _encode_behind_gap(saved, text[end:]) if end else saved.encode(text)
     count = len(states)
     if end:
         check_gaps(saved)
@@ -244,6 +247,30 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
             "sequence"
         )
     return torch.tensor(states, dtype=torch.int64), count
+
+
+def _encode_behind_gap(saved: ModelFiles, text: str) -> list[int]:
+    """Return the tokens of a text that continues another one.
+
+    If the tokenizer puts a space before a text, they are those of a letter and the text, without
+    those of the letter.
+    """
+    alone = saved.encode(text)
+    decode = saved.tokenizer.decode
+    symbols = saved.symbols
+    # the decoder may drop the first space
+    spaces = text[: len(text) - len(text.lstrip())]
+    decoded = spaces + decode(alone).lstrip()
+    for letter in ascii_lowercase:  # some merge with the text
+        joined = letter + text
+        reads_all = symbols is None or symbols.reads_all
+        if not reads_all and any(map(symbols.unknown, (letter, joined))):
+            continue
+        front = saved.encode(letter)
+        for tokens in (alone, saved.encode(joined)[len(front) :]):
+            if decode([*front, *tokens]) == decode(front) + decoded:
+                return tokens
+    return alone
 
 
 def has_gaps(prompt: Prompt) -> TypeGuard[str]:

@@ -10,12 +10,13 @@ from cases import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused_with
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import nn
 
 import ddlib as dd
 from recipes.data.layout import Layout
 from recipes.data.tokens import SpecialIds
-from recipes.generation.prompt import Row, row, stack, together
+from recipes.generation.prompt import Row, prompt_states, row, stack, together
 from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import LoadedModel
 
@@ -53,7 +54,10 @@ class Sums(nn.Module):
 def model(process, leaves_out=True, **changes):
     network = Sums(process.num_states)
     spelling = SimpleNamespace(
-        encode=lambda text, add_special_tokens: SimpleNamespace(ids=[int(one) for one in text])
+        encode=lambda text, add_special_tokens: SimpleNamespace(
+            ids=[int(one) for one in text if one.isdigit()]
+        ),
+        decode=lambda tokens: "".join(map(str, tokens)),
     )
     values = dict(
         process=process,
@@ -118,6 +122,79 @@ def test_an_end_token_of_the_prompt_is_no_end():
     )
     assert whole.states.tolist() == [5, 6, 7, 1, 6] and whole.end([5, 6, 3, 1, 6], saved.ends) == 4
     assert whole.end([5, 6, 6, 1, 6], saved.ends) == 2, "one that is drawn in a gap"
+
+
+SPEECH = "The state of our union is strong, and un-American."
+
+
+def trained(made, trainer, decoder, pre_tokenizer):
+    made.pre_tokenizer = pre_tokenizer
+    made.decoder = decoder
+    made.train_from_iterator([SPEECH] * 3, trainer)
+    return made
+
+
+def bpe(pre_tokenizer, decoder):
+    trainer = trainers.BpeTrainer(vocab_size=90, special_tokens=["<unk>"], show_progress=False)
+    return trained(Tokenizer(models.BPE(unk_token="<unk>")), trainer, decoder, pre_tokenizer)
+
+
+def sentence_piece(scheme):
+    return bpe(
+        pre_tokenizers.Metaspace(prepend_scheme=scheme), decoders.Metaspace(prepend_scheme=scheme)
+    )
+
+
+def word_piece():
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=90, special_tokens=["[UNK]"], show_progress=False
+    )
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.normalizer = normalizers.Lowercase()
+    return trained(made, trainer, decoders.WordPiece(), pre_tokenizers.BertPreTokenizer())
+
+
+def words():
+    made = Tokenizer(models.WordLevel({word: n for n, word in enumerate(["we", "must", "act"])}))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return made
+
+
+def states_of(tokenizer, text):
+    process = dd.presets.mdlm(tokenizer.get_vocab_size())
+    saved = model(process, tokenizer=tokenizer, special=SpecialIds(None, None, None))
+    return prompt_states(saved, text, 40)[0].tolist(), process.num_states - 1
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "letter"),
+    [
+        (sentence_piece("always"), "n"),
+        (sentence_piece("first"), "n"),
+        (bpe(pre_tokenizers.ByteLevel(add_prefix_space=True), decoders.ByteLevel()), "n"),
+        (bpe(pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()), "n"),
+        (word_piece(), "##n"),
+    ],
+    ids=["always", "first", "prefix", "bytes", "words"],
+)
+def test_no_space_is_added_behind_a_gap(tokenizer, letter):
+    text = "The state of[MASK], and un[MASK]American. state[MASK] is[MASK]s[MASK]."
+    states, mask = states_of(tokenizer, text)
+    assert states.count(mask) == 5
+    filled = [tokenizer.token_to_id(letter) if state == mask else state for state in states]
+    found = tokenizer.decode(filled).strip()
+    normalizer = tokenizer.normalizer or normalizers.Sequence([])
+    assert found == normalizer.normalize_str(text.replace("[MASK]", "n"))
+
+
+def test_pieces_of_a_text_that_need_no_change_have_the_tokens_that_they_have_alone():
+    tokenizer = bpe(pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel())
+    pieces = ["The state", "s of", "'s", " union. un", "..."]
+    states, mask = states_of(tokenizer, "[MASK]".join(pieces))
+    alone = [tokenizer.encode(piece).ids for piece in pieces]
+    assert states == [*alone[0], *(token for ids in alone[1:] for token in (mask, *ids))]
+    # words that no letter can precede, and that have no unknown token
+    assert states_of(words(), "we [MASK]act") == ([0, 3, 2], 3)
 
 
 def test_sequences_without_padding_are_batched_by_length():
