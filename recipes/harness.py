@@ -62,6 +62,19 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """A context and its continuation."""
+
+    words: tuple[int, ...]
+    """Tokens of both together."""
+    shared: int
+    """Number of tokens at the beginning that are those of the context alone."""
+    context: str
+    key: int
+    """Key of the noise: equal for the choices of one question."""
+
+
+@dataclass(frozen=True)
 class Job:
     """A text to be drawn."""
 
@@ -146,6 +159,7 @@ class DiffusionLM(LM):
         self.saved = found.load()
         self._block = self.saved.pace.block or 1
         self.length = measured_length(self.saved, length, self._block)
+        at_least(len(self.saved.beginning) + 1, length=self.length)
         self.samples = samples
         self.seed = seed
         self.batch_size = int(batch_size)
@@ -176,15 +190,15 @@ class DiffusionLM(LM):
     ) -> list[tuple[float, bool]]:
         """Return minus the bound of every (context, continuation) in nats, and False.
 
-        The beginning of text is given. A text longer than the model's sequences loses the beginning
-        of its context.
+        The beginning of text is given. If a text is longer than the model's sequences, all texts of
+        its question lose the same number of tokens at the beginning of their contexts.
 
         Raises:
             ValueError: a continuation without tokens behind a context that is given, or empty.
         """
         self._at_one_time()
-        rows = [self._row(*request.args, key(request, *request.args[:1])) for request in requests]
-        sizes = [max(len(row.words) - row.given, 1) if self.per_token else 1 for row in rows]
+        rows = self._rows(requests)
+        sizes = [len(row.words) - row.given if self.per_token else 1 for row in rows]
         return [
             (-nats / n, False)
             for nats, n in zip(self._bounds(rows, disable_tqdm), sizes, strict=True)
@@ -208,7 +222,7 @@ class DiffusionLM(LM):
                 rows.append(
                     Row(
                         window,
-                        self._first(words) if start == 0 else 0,
+                        len(self.saved.beginning) if start == 0 else 0,
                         key(request, request.args[0], start),
                     )
                 )
@@ -276,29 +290,62 @@ class DiffusionLM(LM):
         words = self.saved.encode(text)
         return words if words[: len(beginning)] == beginning else [*beginning, *words]
 
-    def _first(self, words: Sequence[int]) -> int:
-        """Return the number of tokens of the beginning, which is given."""
-        beginning = self.saved.beginning
-        return len(beginning) if words[: len(beginning)] == beginning else 0
-
-    def _row(self, context: str, continuation: str, noise: int) -> Row:
+    def _pair(self, request: Instance) -> Pair:
+        """Return the tokens of a request; ValueError if none is to be measured."""
+        context, continuation = request.args
         words = self._words(context + continuation)
         # a space between the two belongs to the first token behind it
         alone = self._words(context.rstrip())
         shared = sum(takewhile(bool, map(eq, words, alone)))
-        stands = shared if self.conditional else self._first(words)
-        if stands == len(words):
+        if len(words) == (shared if self.conditional else len(self.saved.beginning)):
             raise ValueError(
                 f"continuation={continuation!r}: has no token behind the context "
                 f"{context[-SHOWN:]!r}, must have one to be measured"
             )
-        cut = max(len(words) - self.length, 0)
-        if cut > len(self._words(context)):
+        return Pair(tuple(words), shared, context, key(request, context))
+
+    def _rows(self, requests: Sequence[Instance]) -> list[Row]:
+        """Return the texts to be measured.
+
+        All texts of a question lose the same number of tokens behind the beginning, so that those
+        that are left differ by the completion alone; but none loses more than its context, unless
+        it is still too long.
+        """
+        pairs = [self._pair(request) for request in requests]
+        excess = Counter[int]()
+        shared: dict[tuple[int, str], int] = {}
+        for pair in pairs:
+            excess[pair.key] = max(excess[pair.key], len(pair.words) - self.length)
+            place = pair.key, pair.context
+            shared[place] = min(shared.get(place, pair.shared), pair.shared)
+        if long := sum(tokens > 0 for tokens in excess.values()):
+            log.warning(
+                "questions with a text longer than the model's %d tokens: %d. The beginning of "
+                "their contexts is left out, the same number of tokens for all choices",
+                self.length,
+                long,
+            )
+        return [self._row(pair, excess[pair.key], shared[pair.key, pair.context]) for pair in pairs]
+
+    def _row(self, pair: Pair, excess: int, shared: int) -> Row:
+        """Return the text of a pair without the first tokens behind its beginning.
+
+        Args:
+            pair: the pair.
+            excess: number of tokens by which the longest text of the question is too long.
+            shared: number of tokens at the beginning in which the texts of this question and
+                context agree with the context alone.
+        """
+        first = len(self.saved.beginning)
+        own = len(pair.words) - self.length
+        if own > shared - first:
             log.warning(
                 "a continuation is longer than the model's %d tokens: its beginning is left out",
                 self.length,
             )
-        return Row(tuple(words[cut:]), max(stands - cut, 0), noise)
+        cut = max(own, min(excess, shared - first))
+        given = max(shared - cut, first) if self.conditional else first
+        return Row(pair.words[:first] + pair.words[first + cut :], given, pair.key)
 
     def _job(self, request: Instance) -> Job:
         """Return the sample behind the context of a request."""

@@ -130,11 +130,12 @@ def test_greedy_is_never_claimed(model):
     assert model.loglikelihood([request("The", " state")], disable_tqdm=True)[0][1] is False
 
 
-def test_the_conditional_score_leaves_the_context_clean(run, model):
+def test_the_conditional_score_leaves_the_context_clean(run, model, monkeypatch):
     conditional = DiffusionLM(str(run), samples=4, conditional=True)
-    row = conditional._row("The state of ", "our union", 0)
+    question = request("The state of ", "our union")
+    (row,) = rows_of(conditional, monkeypatch, question)
     assert row.given == 1 + len(conditional.saved.encode("The state of"))
-    assert model._row("The state of ", "our union", 0).given == 1
+    assert rows_of(model, monkeypatch, question)[0].given == 1
     seen = watched(conditional, lambda: scores_of(conditional, ("The state of ", "our union")))
     words = torch.tensor(row.words)
     for z in seen:
@@ -160,6 +161,7 @@ def test_a_continuation_that_merges_with_the_context_is_measured(run, monkeypatc
         assert row.given < len(row.words) and list(row.words[: row.given]) == alone[: row.given]
     assert rows[0].words[rows[0].given] != alone[rows[0].given]
     assert max(scores_of(conditional, *((context, choice) for choice in choices))) < -1
+    assert rows[0].given == rows[1].given, "the letters of the context are paid by both or none"
 
 
 @pytest.mark.parametrize(("conditional", "context"), [(True, "We pay"), (True, ""), (False, "")])
@@ -198,14 +200,41 @@ def test_the_conditional_score_is_the_bound_behind_a_prompt():
     )
 
 
-def test_a_long_context_loses_its_beginning(model, caplog):
-    encode = model.saved.encode
-    row = model._row("The state of our union is strong. " * 9, " No.", 0)
-    assert len(row.words) == LENGTH and row.given == 0
-    assert list(row.words[-len(encode(" No.")) :]) == encode(" No.")
-    assert not caplog.messages
-    model._row("", "The state of our union is strong. " * 9, 0)
-    assert "a continuation is longer" in caplog.messages[0]
+@pytest.mark.parametrize("conditional", [False, True])
+def test_the_choices_of_a_long_question_lose_the_same_tokens(run, monkeypatch, caplog, conditional):
+    """Behind the beginning: what is left of them differs by the choice alone."""
+    own = DiffusionLM(str(run), samples=1, conditional=conditional)
+    context = "The state of our union is strong. " * 9
+    choices = (" No.", " No. No. No.", " We pay")
+    longest = max(len(own._words(context + choice)) for choice in choices)
+    rows = rows_of(own, monkeypatch, *(request(context, choice) for choice in choices))
+    for row, choice in zip(rows, choices, strict=True):
+        bos, *words = own._words(context + choice)
+        assert row.words == (bos, *words[longest - LENGTH :])
+    assert max(len(row.words) for row in rows) == LENGTH
+    assert len({row.given for row in rows}) == 1
+    assert (rows[0].given > 1) if conditional else (rows[0].given == 1)
+    (message,) = caplog.messages
+    assert f"longer than the model's {LENGTH} tokens: 1. The beginning" in message
+
+
+def test_a_long_question_shortens_no_other_one_and_no_text_without_context(model, monkeypatch):
+    """Texts without context are those of ``acc_mutual_info``."""
+    long = "The state of our union is strong. " * 9
+    questions = [(long, " No.", 0), ("", " No.", 0), ("We pay", " for them", 1)]
+    rows = rows_of(model, monkeypatch, *(request(*pair, doc=doc) for *pair, doc in questions))
+    assert [len(rows[0].words), rows[0].given] == [LENGTH, 1]
+    for row, (context, choice, _) in zip(rows[1:], questions[1:], strict=True):
+        assert list(row.words) == model._words(context + choice)
+
+
+def test_a_continuation_longer_than_the_sequence_loses_its_beginning(model, monkeypatch, caplog):
+    long = "The state of our union is strong. " * 9
+    rows = rows_of(model, monkeypatch, request("We pay", long), request("We pay", " No."))
+    bos, *words = model._words("We pay" + long)
+    assert rows[0].words == (bos, *words[1 - LENGTH :])
+    assert list(rows[1].words) == model._words(" No.")
+    assert "a continuation is longer" in caplog.messages[1]
 
 
 def test_rolling_counts_every_word_once(model):
@@ -270,7 +299,9 @@ def test_batches_hold_sequences_of_like_length():
     assert list(batches(words, len, 2)) == [[0, 2], [4], [1, 3]]
 
 
-@pytest.mark.parametrize("values", [{"samples": 0}, {"batch_size": "auto"}, {"sampler": "none"}])
+@pytest.mark.parametrize(
+    "values", [{"samples": 0}, {"length": 1}, {"batch_size": "auto"}, {"sampler": "none"}]
+)
 def test_bad_arguments_are_refused(run, values):
     with pytest.raises(ValueError, match=next(iter(values))):
         DiffusionLM(str(run), **values)
