@@ -62,8 +62,8 @@ class Row:
     them.
     """
     prompted: int = 0
-    """Number of states at the front that belong to the prompt: an end token among them ends
-    nothing.
+    """Number of states at the front that belong to the prompt: an end token before the last given
+    one ends nothing.
     """
 
     def drafted(self, z: Int[Tensor, " L"]) -> Int[Tensor, " l"]:
@@ -71,16 +71,16 @@ class Row:
         return z[self.first if self.chat and not self.lead else 0 : self.length - self.lead]
 
     def end(self, tokens: Sequence[int], ends: Collection[int]) -> int:
-        """Return the first position of ``ends`` behind those of the prompt.
+        """Return the first position of ``ends`` behind the last given token of the prompt.
 
         Else the number of tokens.
         """
         prompt = self.states[: self.prompted].tolist()
-        places = range(self.first, len(tokens))
-        return next(
-            (i for i in places if tokens[i] in ends and prompt[i : i + 1] != [tokens[i]]),
-            len(tokens),
-        )
+        # states at gaps are masks, which are no tokens
+        pairs = enumerate(zip(prompt, tokens, strict=False))
+        given = [place for place, (state, token) in pairs if state == token]
+        start = max([self.first, *(place + 1 for place in given)])
+        return next((i for i in range(start, len(tokens)) if tokens[i] in ends), len(tokens))
 
 
 def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -17,6 +17,7 @@ import ddlib as dd
 from recipes.data.layout import Layout
 from recipes.data.tokens import SpecialIds
 from recipes.generation.prompt import Row, prompt_states, row, stack, together
+from recipes.generation.samples import Sample
 from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import LoadedModel
 
@@ -121,7 +122,16 @@ def test_an_end_token_of_the_prompt_is_no_end():
         and begun.end([5, 1, 6, 2, 0, 1, 1], saved.ends) == 7
     )
     assert whole.states.tolist() == [5, 6, 7, 1, 6] and whole.end([5, 6, 3, 1, 6], saved.ends) == 4
-    assert whole.end([5, 6, 6, 1, 6], saved.ends) == 2, "one that is drawn in a gap"
+
+
+def test_an_end_token_in_a_gap_leaves_the_given_text_behind_it():
+    saved = model(PROCESSES["masks"], special=SpecialIds(None, 5, 6))
+    whole = row(saved, "12[MASK:2]3[MASK:2]", dd.paces.Together())
+    for drawn, shown in (
+        ([5, 1, 2, 6, 0, 3, 4, 4, 6], [1, 2, 6, 0, 3, 4, 4]),
+        ([5, 1, 2, 6, 6, 3, 6, 4, 6], [1, 2, 6, 6, 3]),
+    ):
+        assert Sample(whole, 0, "", tokens=drawn).shown_tokens(saved) == shown
 
 
 SPEECH = "The state of our union is strong, and un-American."
