@@ -352,7 +352,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
             "long_documents": "cut into rows, all of them"
             if cut
             else f"one random window each, seed {WINDOWS}",
-            "padding": "not counted" if data.ends and not (cut or is_packed) else "none",
+            "padding": "counted apart" if data.ends and not (cut or is_packed) else "none",
             "beginning": "given" if is_free else "counted",
             "pace": repr(pace),
             "times": (

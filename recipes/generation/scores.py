@@ -22,8 +22,11 @@ class Score:
     """Nats of a text under a model."""
 
     nats: dd.Measure
-    """-log p of the text or an upper bound of it, in nats, with the standard error over draws of
-    time and noise. An exact value has the error 0."""
+    """-log p of the text or its bound, in nats, with the standard error over draws of time and
+    noise. An exact value has the error 0.
+
+    Where the model has padded rows, an exact value is that of the text given its length, and the
+    terms of the bound at padding are not counted: see ``recipes.metrics.Terms.with_padding``."""
     tokens: int
     """Number of tokens that are measured; the beginning of a text is not, where it is given."""
     exact: bool

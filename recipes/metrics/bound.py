@@ -16,7 +16,17 @@ from ddlib.typing import Denoiser
 from recipes.data import Batch
 from recipes.metrics.conditioned import with_labels, with_tokens
 
-COLUMNS = ("index", "nats", "tokens", "times", "apart", "labels", "by_field", "field_tokens")
+COLUMNS = (
+    "index",
+    "nats",
+    "tokens",
+    "times",
+    "apart",
+    "labels",
+    "by_field",
+    "field_tokens",
+    "padding",
+)
 """Fields of ``Terms`` with a row for each sequence."""
 
 
@@ -44,6 +54,8 @@ class Terms:
     """The sum of the terms over the positions of each field, draw by draw; None for one field."""
     field_tokens: Int[Tensor, "N F"] | None = None
     """Number of tokens of each field that are measured; None for one field."""
+    padding: Float[Tensor, "N draws"] | None = None
+    """The sum of the terms at padding, draw by draw; None if no row has a place for it."""
 
     @classmethod
     def join(cls, parts: Iterable["Terms"]) -> "Terms":
@@ -65,6 +77,7 @@ class Terms:
             times = torch.cat([r.times for r in replicates], 1)
         apart = torch.cat([r.nats[:, None] if r.apart is None else r.apart for r in replicates], 1)
         fields = [r.by_field for r in replicates if r.by_field is not None]
+        paddings = [r.padding for r in replicates if r.padding is not None]
         return replace(
             replicates[0],
             nats=nats,
@@ -72,6 +85,7 @@ class Terms:
             times=times,
             apart=apart,
             by_field=torch.cat(fields, 1) if fields else None,
+            padding=torch.cat(paddings, 1) if paddings else None,
         )
 
     def first(self, n: int) -> "Terms":
@@ -101,6 +115,18 @@ class Terms:
     def per_token(self) -> dd.Measure:
         """Return the sum of the terms in nats per token; its standard error is over sequences."""
         return self._ratio(self.drawn.sum(-1))
+
+    @property
+    def with_padding(self) -> dd.Measure | None:
+        """The sum of the terms of tokens and padding in nats per token; None without padding.
+
+        This is an upper bound on -log p of the sequences. The sum over tokens alone is not: padding
+        that is revealed tells where a sequence ends, and what that costs is in the terms at
+        padding.
+        """
+        if self.padding is None or not bool(self.padding.any()):
+            return None
+        return self._ratio(self.drawn.sum(-1) + self.padding)
 
     def term(self, number: int) -> dd.Measure:
         """Return one of the terms in nats per token."""
@@ -188,8 +214,9 @@ def measure(
     Args:
         process: the noise.
         denoiser: ``(z, t) -> logits``.
-        batches: batches of unpacked sequences; padding is not counted. Their labels are given to a
-            network that takes labels: the bound is then that of the sequence given its label.
+        batches: batches of unpacked sequences; padding is noised, and its terms are apart. Their
+            labels are given to a network that takes labels: the bound is then that of the sequence
+            given its label.
         seed: seed of times and noise.
         replicate: number of the draw; others are independent.
         parameterization: meaning of the logits.
@@ -240,6 +267,9 @@ def measure(
         times = None if bound.times is None else bound.times.double().cpu()[:, None]
         labels = None if batch.labels is None else batch.labels.cpu()
         columns = {"times": times, "labels": labels}
+        if not (alone or ragged):
+            behind = torch.where((batch.free & ~batch.mask)[..., None], terms, 0.0)
+            columns["padding"] = behind.sum((1, 2))[:, None].cpu()
         if len(process.components) > 1:
             field = process.component_of(process.tokens_as_states(batch.x))
             columns |= sum_fields(terms.sum(-1), mask, field, len(process.components))

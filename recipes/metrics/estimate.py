@@ -118,11 +118,16 @@ def by_field(replicates: Sequence[Terms], alphabets: Alphabets) -> dict[str, Est
 
 
 def estimates(replicates: Sequence[Terms], data: "Prepared", given: int = 0) -> dict[str, Estimate]:
-    """Return the bound in its units, then its three terms; ``given`` as in ``in_units``."""
+    """Return the bound in its units, with the terms at padding where there is some, then its three
+    terms; ``given`` as in ``in_units``.
+    """
     whole = Terms.average(replicates)
     result = in_units(
         Estimate.of(whole.per_token, [one.per_token for one in replicates]), data, given
     )
+    if (with_padding := whole.with_padding) is not None:
+        each = [one.with_padding for one in replicates]
+        result["nats_per_token_with_padding"] = Estimate.of(with_padding, each)
     for number, name in enumerate(_TERMS):
         result[name] = Estimate.of(whole.term(number), [one.term(number) for one in replicates])
     return result

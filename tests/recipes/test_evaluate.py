@@ -18,10 +18,11 @@ from torch.multiprocessing import start_processes
 from zoo.runs import ALONE, publish_tiny, publishes
 
 import ddlib as dd
+from ddlib.testing import oracle
 from recipes import evaluate as evaluation
 from recipes.config import IN_STRATA, time_density
 from recipes.console import make_console
-from recipes.data import examples, local, open_prepared, prepare
+from recipes.data import Batch, examples, local, open_prepared, prepare
 from recipes.engine import train
 from recipes.engine.parallel import join
 from recipes.evaluate import (
@@ -245,6 +246,31 @@ def test_errors_over_texts_and_over_noise_by_hand(published):
     assert found["bits_per_byte"].value == pytest.approx(3 * factor)
     assert found["bits_per_byte"].error == pytest.approx(bound.error * factor)
     assert Estimate.of(dd.Measure(1.0, 0.1, "nats"), []).noise is None
+
+
+def test_with_the_terms_at_padding_the_bound_of_padded_rows_is_one():
+    """Two texts of equal probability, of which one is shorter: "a end" and "end padding".
+
+    Under the exact network the bounds of both have the mean log 2, the entropy, and their
+    probabilities have a sum of at most one.
+    """
+    a, end, padding = range(3)
+    process = dd.presets.mdlm(3)
+    probabilities = torch.zeros(3, 3, dtype=torch.float64)
+    probabilities[a, end] = probabilities[end, padding] = 0.5
+    network = oracle.exact_cavity(process, probabilities)
+    nats = []
+    for row, length in (([a, end], 2), ([end, padding], 1)):
+        x = torch.tensor([row] * 2048)
+        mask = torch.arange(2).expand_as(x) < length
+        batch = Batch(x, mask, torch.ones_like(mask), torch.arange(len(x)))
+        terms = measure(process, network, [batch], 0, 0, levels="balanced")
+        whole = terms.per_token if terms.with_padding is None else terms.with_padding
+        nats.append([length * terms.per_token.value, length * whole.value])
+    without, with_padding = torch.tensor(nats).T
+    assert float(with_padding.mean()) == pytest.approx(math.log(2), abs=0.02)
+    assert float((-with_padding).exp().sum()) < 1.01
+    assert float((-without).exp().sum()) > 1.2
 
 
 def test_terms_from_several_processes_may_overlap():
