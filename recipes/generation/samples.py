@@ -163,11 +163,15 @@ def batched(
     """
     rows = [sample.row for sample in samples]
     sampler = make_sampler(saved, sampling.sampler)
-    block = sampling.pace_of(saved).block
+    pace = sampling.pace_of(saved)
+    block = pace.block
     if constrained:  # a constraint begins at one position
         yield from alike(saved, rows, block, sampler, size)
     else:  # a window with a cache takes no padding, but prompts of any length
-        yield from together(saved, rows, block, sampler, size, padding=sampling.keep is None)
+        # without blocks the times of positions depend on the row's length
+        lengths = {one.length - one.lead for one in rows}
+        padding = block is not None or not any(own_times(pace, length) for length in lengths)
+        yield from together(saved, rows, block, sampler, size, padding and sampling.keep is None)
 
 
 def draw_batch(

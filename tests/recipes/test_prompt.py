@@ -17,7 +17,7 @@ import ddlib as dd
 from recipes.data.layout import Layout
 from recipes.data.tokens import SpecialIds
 from recipes.generation.prompt import Row, prompt_states, row, stack, together
-from recipes.generation.samples import Sample
+from recipes.generation.samples import Sample, batched, draw_batch
 from recipes.generation.sampling import Sampling, draw
 from recipes.model_io import LoadedModel
 
@@ -111,6 +111,30 @@ def test_rows_of_any_length_give_the_same_together_as_alone(
             own = stack(saved, [rows[number]])
             alone = draw(saved, sampling, seed, torch.tensor([number]), own.length, own.states)
             assert torch.equal(words[: own.length], alone[0])
+
+
+@pytest.mark.parametrize(
+    ("pace", "number"),
+    [(None, 1), ("blocks:size=4", 2), ("ramp", 3), ("ramp:lag=3", 3), ("random_order", 3)],
+)
+def test_times_of_positions_that_depend_on_the_length_are_those_of_the_row_alone(pace, number):
+    saved = model(PROCESSES["masks"])
+    sampling = Sampling(steps=12, sampler="ancestral", pace=pace)
+
+    def new():
+        return [
+            Sample(Row(None, torch.tensor([1, WORDS, place]), length, 0), place, "")
+            for place, length in enumerate((12, 4, 8))
+        ]
+
+    several = new()
+    groups = list(batched(saved, several, sampling, 16))
+    assert len(groups) == number
+    for group in groups:
+        draw_batch(saved, [several[place] for place in group], sampling, 0)
+    for one, sample in zip(new(), several, strict=True):
+        draw_batch(saved, [one], sampling, 0)
+        assert one.tokens == sample.tokens
 
 
 def test_an_end_token_of_the_prompt_is_no_end():
