@@ -27,7 +27,9 @@ from ddlib.integrations.saved import (
     save_process,
     write_samples,
 )
+from ddlib.parameterization.capabilities import Capabilities
 from ddlib.processes import ForwardProcess
+from ddlib.utils.validation import require
 
 try:
     from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -58,14 +60,16 @@ class DiffusionTrainer(Trainer):
             ValueError.
         train_dataset: items with ``input_ids``, or ids alone; so are those of ``eval_dataset``.
         eval_dataset: a dataset, or several by name.
-        compute_loss_func: by default ``DiffusionLoss(process)``.
+        compute_loss_func: by default ``DiffusionLoss(process)`` in the network's
+            ``parameterization``, the attribute of that name, which the bound and samples read;
+            "cavity" without one. Another meaning in the loss is a ValueError.
         bound_options: options of ``ddlib.bound`` in evaluation, such as ``levels="balanced"``, and
             its ``seed``.
         **kwargs: those of ``Trainer``: ``processing_class``, ``callbacks``, ``optimizers``.
 
     Raises:
         TypeError: a process that cannot be saved, unless ``args`` save nothing.
-        ValueError: a collator or a loss of another process.
+        ValueError: a collator or a loss of another process; a loss of another parameterization.
     """
 
     def __init__(
@@ -88,8 +92,7 @@ class DiffusionTrainer(Trainer):
         collate = (
             DiffusionCollator(process, seed=args.seed) if data_collator is None else data_collator
         )
-        loss = compute_loss_func or DiffusionLoss(process)
-        for holder in (collate, loss):
+        for holder in (collate, compute_loss_func):
             check_process(holder, process)
         several = eval_dataset if isinstance(eval_dataset, dict) else {"": eval_dataset}
         several = {name: Positions.of(data, shuffle=False) for name, data in several.items()}
@@ -101,8 +104,19 @@ class DiffusionTrainer(Trainer):
                 train_dataset, seed=args.seed if args.data_seed is None else args.data_seed
             ),
             several if isinstance(eval_dataset, dict) else several[""],
-            compute_loss_func=loss,
+            compute_loss_func=compute_loss_func,
             **{"compute_metrics": _metrics, **kwargs},
+        )
+        # now, as Trainer may have made the network
+        self.parameterization = Capabilities.of(self.model).parameterization
+        if compute_loss_func is None:
+            self.compute_loss_func = DiffusionLoss(process, parameterization=self.parameterization)
+        meaning = getattr(self.compute_loss_func, "parameterization", self.parameterization)
+        require(
+            meaning == self.parameterization,
+            f"parameterization of compute_loss_func is {meaning!r}, must be "
+            f"{self.parameterization!r}, that of the network, by which it is evaluated and sampled: "
+            "change the loss, or the network's attribute parameterization",
         )
         self.process = deepcopy(process).to(args.device)
         self.bound_options = bound_options or {}
@@ -118,8 +132,9 @@ class DiffusionTrainer(Trainer):
         ``ddlib.integrations.mean_bound``.
         """
         labels: Any = self._prepare_inputs(inputs)["labels"]
+        options = {"parameterization": self.parameterization, **self.bound_options}
         with self.compute_loss_context_manager():
-            rows = sequence_bounds(self.process, model, labels, **self.bound_options)
+            rows = sequence_bounds(self.process, model, labels, **options)
         return None, rows, rows[:, 2]
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:

@@ -727,3 +727,37 @@ def test_a_module_trains_validates_and_samples_with_one_meaning_of_the_logits(st
     module.validation_step(batch, 0)
     expected = sequence_bounds(process, inner, batch["labels"], parameterization="posterior")
     assert torch.equal(module._rows[0], expected)
+
+
+class Stated(Small):
+    """Network whose logits have a stated meaning, and whose call takes other arguments."""
+
+    parameterization = "posterior"
+
+
+def test_a_trainer_trains_and_evaluates_with_the_meaning_of_the_network(tmp_path):
+    from transformers import TrainingArguments
+
+    from ddlib.integrations.transformers import DiffusionTrainer
+
+    args = TrainingArguments(str(tmp_path), **ARGUMENTS)
+    options = {"process": PROCESS, "train_dataset": EVEN, "eval_dataset": EVEN}
+    net = network(make=Stated)
+    made = DiffusionTrainer(net, args, **options)
+    batch = made.data_collator([made.train_dataset[n] for n in range(BATCH)])
+    logits = net(batch["z"], batch["t"])
+    losses = {
+        meaning: DiffusionLoss(PROCESS, parameterization=meaning)(logits, batch["labels"])
+        for meaning in ("posterior", "cavity")
+    }
+    assert made.compute_loss_func(logits, batch["labels"]) == losses["posterior"]
+    assert losses["posterior"] != losses["cavity"]
+    value = made.evaluate()["eval_bound"]
+    assert value == pytest.approx(evaluated(net, EVEN).value, rel=1e-5)
+    rule = "parameterization of compute_loss_func is 'cavity', must be 'posterior', that of the net"
+    with pytest.raises(ValueError, match=rule):
+        DiffusionTrainer(net, args, compute_loss_func=DiffusionLoss(PROCESS, "clip:5"), **options)
+    posterior = DiffusionLoss(PROCESS, parameterization="posterior")
+    with pytest.raises(ValueError, match="is 'posterior', must be 'cavity', that of the network"):
+        DiffusionTrainer(network(make=Small), args, compute_loss_func=posterior, **options)
+    DiffusionTrainer(net, args, compute_loss_func=posterior, **options)
