@@ -107,6 +107,8 @@ class DiffusionTrainer(Trainer):
             compute_loss_func=compute_loss_func,
             **{"compute_metrics": _metrics, **kwargs},
         )
+        # else Trainer passes num_items_in_batch, which the loss takes, to networks with **kwargs too
+        self.model_accepts_loss_kwargs = False
         # now, as Trainer may have made the network
         self.parameterization = Capabilities.of(self.model).parameterization
         if compute_loss_func is None:

@@ -730,7 +730,7 @@ def test_a_module_trains_validates_and_samples_with_one_meaning_of_the_logits(st
 
 
 class Stated(Small):
-    """Network whose logits have a stated meaning, and whose call takes other arguments."""
+    """Network whose logits have a stated meaning."""
 
     parameterization = "posterior"
 
@@ -761,3 +761,18 @@ def test_a_trainer_trains_and_evaluates_with_the_meaning_of_the_network(tmp_path
     with pytest.raises(ValueError, match="is 'posterior', must be 'cavity', that of the network"):
         DiffusionTrainer(network(make=Small), args, compute_loss_func=posterior, **options)
     DiffusionTrainer(net, args, compute_loss_func=posterior, **options)
+
+
+class Open(Small):
+    """Network whose call takes any keyword."""
+
+    def forward(self, z, t, **options):
+        assert not options
+        return super().forward(z, t)
+
+
+def test_a_trainer_passes_nothing_but_the_batch_to_a_network_of_any_keyword(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.network", partial(network, make=Open))
+    options = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
+    _, losses = trainer(tmp_path, **options)
+    assert losses == pytest.approx(plain()[0], rel=1e-5)
