@@ -221,6 +221,15 @@ class TakesPadding(Protocol):
 
 
 @runtime_checkable
+class Steps(Protocol):
+    """Network whose training depends on the step."""
+
+    def at_step(self, step: int) -> None:
+        """Set the step 0, 1, ... that comes next."""
+        ...
+
+
+@runtime_checkable
 class BlockDenoiser(Protocol):
     """A backbone with block-causal attention: positions attend to their block and to all earlier
     blocks, to none later.

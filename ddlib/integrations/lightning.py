@@ -21,7 +21,7 @@ from ddlib.parameterization.capabilities import Capabilities
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
 from ddlib.samplers import Sampler
-from ddlib.typing import Tokens
+from ddlib.typing import Steps, Tokens, implements
 from ddlib.utils.random import Generator
 from ddlib.weightings import Weighting
 
@@ -117,8 +117,10 @@ class DiffusionModule(L.LightningModule):
         check_process(getattr(trainer.train_dataloader, "collate_fn", None), self.process)
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
-        """Compute the loss of a batch."""
+        """Compute the loss of a batch, at the step of a network that takes its number."""
         labels = _labels(batch)
+        if implements(self.network, Steps):
+            self.network.at_step(self.global_step)
         loss = self.loss(
             self(**{name: value for name, value in batch.items() if name != "labels"}), labels
         )

@@ -29,6 +29,7 @@ from ddlib.integrations.saved import (
 )
 from ddlib.parameterization.capabilities import Capabilities
 from ddlib.processes import ForwardProcess
+from ddlib.typing import Steps, implements
 from ddlib.utils.validation import require
 
 try:
@@ -107,7 +108,7 @@ class DiffusionTrainer(Trainer):
             compute_loss_func=compute_loss_func,
             **{"compute_metrics": _metrics, **kwargs},
         )
-        # else Trainer passes num_items_in_batch, which the loss takes, to networks with **kwargs too
+        # else a network with **kwargs is passed num_items_in_batch, which is for the loss
         self.model_accepts_loss_kwargs = False
         # now, as Trainer may have made the network
         self.parameterization = Capabilities.of(self.model).parameterization
@@ -117,11 +118,22 @@ class DiffusionTrainer(Trainer):
         require(
             meaning == self.parameterization,
             f"parameterization of compute_loss_func is {meaning!r}, must be "
-            f"{self.parameterization!r}, that of the network, by which it is evaluated and sampled: "
-            "change the loss, or the network's attribute parameterization",
+            f"{self.parameterization!r}, that of the network, by which evaluation and samples are "
+            "computed: change the loss, or the network's attribute parameterization",
         )
         self.process = deepcopy(process).to(args.device)
         self.bound_options = bound_options or {}
+
+    def training_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
+        """Compute the gradients of a batch, at the step of a network that takes its number."""
+        if implements(self.model, Steps):
+            self.model.at_step(self.state.global_step)
+        return super().training_step(model, inputs, num_items_in_batch)
 
     def prediction_step(
         self,

@@ -69,7 +69,7 @@ class CausalLM(CachedHFBackbone):
         shift: 1 takes the logits of position i from i - 1, where a causal model has them; 0 from i.
             The first position has none before it and takes its logits from itself.
         anneal: steps over which attention to later positions is phased in during training, see
-            ``at_step``; 0: none.
+            ``at_step``, which a loop of your own must call; 0: none.
         lora: rank of the adapters that are trained in place of the layers' matrices, 0 for none:
             requires peft. Saving merges them.
 
@@ -78,6 +78,7 @@ class CausalLM(CachedHFBackbone):
             class.
         max_length: maximum sequence length, or None.
         sight: probability of attending to a later position in training mode.
+        has_step: True once training has a step, see ``at_step``; always without ``anneal``.
 
     Raises:
         ModuleNotFoundError: transformers, or for ``lora`` peft, is not installed.
@@ -120,7 +121,8 @@ class CausalLM(CachedHFBackbone):
         self.shift = shift
         self.anneal = anneal
         self.lora = lora
-        self.at_step(0)
+        self.sight = 0.0 if anneal else 1.0
+        self.has_step = anneal == 0
         super().__init__(num_states, vocab_size, architecture, mask_id)
 
     @classmethod
@@ -145,8 +147,10 @@ class CausalLM(CachedHFBackbone):
         Later positions are attended to with probability min(1, step / ``anneal``).
 
         In training mode every call draws from torch's generator which later positions a position
-        attends to, one draw for the whole batch. In evaluation mode it attends to all.
+        attends to, one draw for the whole batch. In evaluation mode it attends to all. Call it
+        before every step: a call in training mode before the first one is a RuntimeError.
         """
+        self.has_step = True
         self.sight = min(1.0, step / self.anneal) if self.anneal else 1.0
 
     def forward(
@@ -224,6 +228,11 @@ class CausalLM(CachedHFBackbone):
         present: Tensor | None = None,
         cache: AnyCache | None = None,
     ) -> tuple[Float[Tensor, "B n D"], Any]:
+        if self.training and not self.has_step:
+            raise RuntimeError(
+                f"anneal={self.anneal}: attention in training mode depends on the step, which is "
+                "not set: call at_step(step) with 0, 1, ... before each training step, or eval()"
+            )
         length = z.shape[1]
         x = self.embed(z if clean is None else torch.cat([z, clean], 1))
         position_ids = (

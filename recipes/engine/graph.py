@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ddlib.contrib import Captured, CaptureError
-from ddlib.typing import implements
+from ddlib.typing import Steps, implements
 from recipes.config import Hardware, Recipe
-from recipes.engine.model_protocols import Steps
 from recipes.engine.objectives.base import Objective
 from recipes.engine.objectives.noising import NoisyBatch
 from recipes.engine.parallel import World

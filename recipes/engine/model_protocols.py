@@ -67,15 +67,6 @@ class Starts(Protocol):
         ...
 
 
-@runtime_checkable
-class Steps(Protocol):
-    """Network whose training depends on the step."""
-
-    def at_step(self, step: int) -> None:
-        """Set the step 0, 1, ... that comes next."""
-        ...
-
-
 T = TypeVar("T")
 
 

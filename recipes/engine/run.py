@@ -16,7 +16,7 @@ from torch.profiler import record_function
 
 import ddlib as dd
 from ddlib.plot import level_names
-from ddlib.typing import implements
+from ddlib.typing import Steps, implements
 from recipes.config import IN_STRATA, ModelContext, Recipe, time_density
 from recipes.data import Batch, Prepared, examples, open_prepared, wrap
 from recipes.data.lengths import check_lengths
@@ -25,7 +25,6 @@ from recipes.engine.checkpoint import CHECKPOINTS, Facts, TrainingState, check_f
 from recipes.engine.distribution import accumulating, gather_again, spread
 from recipes.engine.graph import CapturedPasses, Numbers, Passes, check_graph
 from recipes.engine.launched import HostCopy, Launched
-from recipes.engine.model_protocols import Steps
 from recipes.engine.network import Network
 from recipes.engine.objectives.base import Setting
 from recipes.engine.objectives.noising import NoisyBatch, level_sums, loss_weights

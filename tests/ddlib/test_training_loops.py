@@ -774,5 +774,30 @@ class Open(Small):
 def test_a_trainer_passes_nothing_but_the_batch_to_a_network_of_any_keyword(tmp_path, monkeypatch):
     monkeypatch.setattr(f"{__name__}.network", partial(network, make=Open))
     options = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4}
-    _, losses = trainer(tmp_path, **options)
-    assert losses == pytest.approx(plain()[0], rel=1e-5)
+    _, losses = trainer(tmp_path, EVEN, **options)
+    assert losses == pytest.approx(plain(EVEN)[0], rel=1e-5)
+
+
+class Stepping(Small):
+    """Network that keeps the numbers of the steps at which it was called in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps = []
+
+    def at_step(self, step):
+        self.step = step
+
+    def forward(self, z, t):
+        if self.training:
+            self.steps.append(self.step)
+        return super().forward(z, t)
+
+
+@pytest.mark.parametrize("kind", ["trainer", "lightning"])
+def test_a_network_is_given_the_number_of_each_step(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.network", partial(network, make=Stepping))
+    _, net = trained(kind, tmp_path, EVEN, steps=2, accumulate=2)
+    assert net.steps == [0, 0, 1, 1]
+    _, net = trained(kind, tmp_path, EVEN, steps=3, accumulate=2, resume=2)
+    assert net.steps == [2, 2]

@@ -125,9 +125,6 @@ def test_the_future_comes_into_sight_step_by_step(folders):
         model.at_step(step)
         assert model.sight == share
     model.at_step(0)
-    assert torch.equal(
-        model(texts(), at(texts())), made(folders["llama"], anneal=4).train()(texts(), at(texts()))
-    )
     assert torch.equal(influence(model, texts()), ones.tril())
     model.at_step(2)
     torch.manual_seed(0)
@@ -145,6 +142,16 @@ def test_the_future_comes_into_sight_step_by_step(folders):
     assert torch.equal(model(texts(), at(texts())), again), (
         "the draw is that of torch's generator, as dropout's is"
     )
+
+
+def test_training_without_a_step_is_refused(folders):
+    model = made(folders["llama"], anneal=4)
+    model(texts(), at(texts()))  # in evaluation mode
+    with pytest.raises(RuntimeError, match=r"anneal=4: attention in training .* call at_step"):
+        model.train()(texts(), at(texts()))
+    model.at_step(0)
+    model(texts(), at(texts()))
+    made(folders["llama"]).train()(texts(), at(texts()))
 
 
 class Echo(nn.Module):

@@ -13,10 +13,9 @@ import ddlib as dd
 from ddlib import registry
 from ddlib.processes import ForwardProcess
 from ddlib.rewards import LARGEST_REWARD
-from ddlib.typing import implements
+from ddlib.typing import Steps, implements
 from recipes.config import Recipe, at_least
 from recipes.data import Batch
-from recipes.engine.model_protocols import Steps
 from recipes.engine.network import Network
 from recipes.engine.objectives.base import Objective, Setting
 from recipes.engine.objectives.noising import NoisyBatch
