@@ -29,7 +29,8 @@ def as_function(model: nn.Module, half: bool, by: Denoiser | None = None) -> Den
 
     function = wrap(model if by is None else by)
     if by is None and takes_memory(model):  # samplers call only its features with memory
-        function.features = wrap(model.features)
+        # found at each call: a method may be replaced, as by a counter of calls
+        function.features = wrap(lambda z, t, **options: model.features(z, t, **options))
         function.output_weights = model.output_weights
         function.takes_memory = True
     return function

@@ -20,7 +20,7 @@ from recipes.evaluation.frontier import held_out_documents, quality, write_figur
 from recipes.frontier import Options, frontier, main
 from recipes.generation.calls import network_calls
 from recipes.metrics.scoring import Scores, load_scorer, score
-from recipes.model_io import open_saved
+from recipes.model_io import as_function, open_saved
 
 published = publishes("clusters, xi")
 
@@ -177,6 +177,22 @@ def test_counting_changes_nothing_and_counts_each_sequence_once(sampler):
     assert torch.equal(words, drawn()) and set(vars(model)) == before
     calls = made.sequences - 4
     assert calls == 24 if isinstance(sampler, dd.samplers.Confidence) else 4 <= calls < 24
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_calls_in_bfloat16_are_counted_as_those_in_float32(memory):
+    process = dd.presets.mdlm(7)
+    model = DiT(
+        process.num_states, process.vocab_size, dim=8, depth=1, heads=1, cond_dim=8, memory=memory
+    ).eval()
+    controls = [dd.controls.Memory()] if memory else []
+    counts = []
+    for denoiser in (model, as_function(model, half=True)):
+        generator = dd.KeyedGenerator(0, 0, torch.arange(2))
+        with network_calls(model) as calls:
+            dd.sample(process, denoiser, (2, 6), steps=4, generator=generator, controls=controls)
+        counts.append(calls.sequences)
+    assert counts[0] == counts[1] > 0
 
 
 def test_distinct_n_grams_are_counted_over_all_samples():
