@@ -45,7 +45,7 @@ from recipes.estimators import (
 from recipes.evaluation.report import check_model, result_path, value_and_error, write
 from recipes.metrics.bound import by_length
 from recipes.metrics.conditioned import takes_labels, with_label
-from recipes.model_io import LoadedModel, LoadOptions, measured_length, open_held_out
+from recipes.model_io import LoadedModel, LoadOptions, check_labels, measured_length, open_held_out
 
 RESULT = "audit.json"
 
@@ -217,6 +217,7 @@ def audit(options: Options, console: Console) -> dict[str, Any]:
         )
     length = measured_length(saved, options.length, saved.pace.block or 1)
     data = open_held_out(saved, options.data)
+    check_labels(saved, data)
     if saved.rows == "wrapped":
         data = wrap(data, length)
     check_lengths(data, length, packed=True)

@@ -56,6 +56,7 @@ from recipes.model_io import (
     LoadedModel,
     LoadOptions,
     Precision,
+    check_labels,
     make_order,
     measured_length,
     one_of,
@@ -270,6 +271,7 @@ def evaluate(options: Options, world: World) -> dict[str, Any]:
     if metrics is not None or (text and options.scorer != NONE):
         options.sampling.check_files(found.files)
     saved = found.load()
+    check_labels(saved, data)
     length = length_of(saved, options)
     is_free = saved.rows == "free"
     if cut := saved.rows == "wrapped":

@@ -10,7 +10,8 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,12 @@ class Documents(Sequence[np.ndarray]):
             else self._labels.to_numpy().astype(np.int64)
         )
 
+    def relabelled(self, numbers: Int[np.ndarray, " C"]) -> "Documents":
+        """Return the documents with class ``numbers[n]`` in place of class n."""
+        documents = copy(self)
+        documents.labels = numbers[self.labels]
+        return documents
+
     def bits_per_byte(self, nats_per_token: float, given: int = 0) -> float:
         """Convert nats/token to bits per byte of text: nats/token × tokens / bytes / ln 2, over all
         documents.
@@ -227,6 +234,19 @@ class Prepared:
     def classes(self) -> tuple[str, ...]:
         """Names of the classes of the labels; () for none."""
         return () if self.layout is None else self.layout.classes
+
+    def in_classes(self, classes: tuple[str, ...]) -> "Prepared":
+        """Return the data with labels that index ``classes``, by their names.
+
+        Names that ``classes`` lacks follow behind.
+        """
+        names = (*classes, *(name for name in self.classes if name not in classes))
+        if self.layout is None or not self.classes or names == self.classes:
+            return self
+        numbers = np.array([names.index(name) for name in self.classes])
+        train, validation = (split.relabelled(numbers) for split in (self.train, self.validation))
+        layout = replace(self.layout, classes=names)
+        return replace(self, train=train, validation=validation, layout=layout)
 
     @property
     def template(self) -> str:

@@ -52,11 +52,22 @@ class Pictures:
             samples: ids of each sample.
             data: labelled pictures.
             labels: class that each sample was drawn for, if any.
+
+        Raises:
+            ValueError: a class of which the data has no picture to train the classifier on.
         """
         from recipes.domains.pictures import metrics as pictures
 
+        if labels is not None and len(unseen := np.setdiff1d(labels, data.train.labels)):
+            raise ValueError(
+                f"label={data.classes[unseen[0]]!r}: {data.folder} has no training picture of this "
+                "class, so that no classifier recognises it"
+            )
         return pictures.measure(
-            _classifier(data.folder), np.stack(samples), np.stack(list(data.validation)), labels
+            _classifier(data.folder, data.classes),
+            np.stack(samples),
+            np.stack(list(data.validation)),
+            labels,
         )
 
 
@@ -152,11 +163,12 @@ class Music:
 
 
 @cache
-def _classifier(folder: Path) -> Classifier:
+def _classifier(folder: Path, classes: tuple[str, ...]) -> Classifier:
+    """Train the classifier of a folder's pictures, with labels that index ``classes``."""
     from recipes.data import open_prepared
     from recipes.domains.pictures import metrics as pictures
 
-    data = open_prepared(folder)
+    data = open_prepared(folder).in_classes(classes)
     labels = np.asarray(data.train.labels)
     return pictures.train_classifier(np.stack(list(data.train)), labels, data.shape, data.values)
 

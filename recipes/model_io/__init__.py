@@ -7,7 +7,7 @@ from recipes.model_io.calling import as_function, with_padding
 from recipes.model_io.names import CLUSTERS, COUNTS, RECIPE, SYMBOLS, TOKENIZER, WEIGHTS
 from recipes.model_io.opening import LoadOptions, find_saved, one_of, open_saved
 from recipes.model_io.publishing import publish
-from recipes.model_io.reading import measured_length, open_held_out
+from recipes.model_io.reading import check_labels, measured_length, open_held_out
 from recipes.model_io.samplers import (
     blocks_of,
     check_order,
@@ -30,6 +30,7 @@ __all__ = [
     "Precision",
     "as_function",
     "blocks_of",
+    "check_labels",
     "check_order",
     "check_sampler",
     "find_saved",

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from recipes.data import Prepared, open_prepared
 from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
+from recipes.metrics.conditioned import takes_labels
 from recipes.model_io.base import LoadedModel, ModelFiles
 from recipes.model_io.names import WEIGHTS
 
@@ -12,7 +15,7 @@ MOST = 512
 
 
 def open_held_out(saved: ModelFiles, folder: Path | None = None) -> Prepared:
-    """Open prepared text in a model's vocabulary.
+    """Open prepared text in a model's vocabulary, with labels that index its classes by name.
 
     Args:
         saved: the model.
@@ -48,7 +51,27 @@ def open_held_out(saved: ModelFiles, folder: Path | None = None) -> Prepared:
             f"prepared from) than {saved.name} was trained on ({saved.content[:12]}). Prepare "
             f"those again, or measure on these on purpose: --data {data.folder}"
         )
-    return data
+    return data if saved.layout is None else data.in_classes(saved.layout.classes)
+
+
+def check_labels(saved: LoadedModel, data: Prepared) -> None:
+    """Raise ValueError for a validation sequence of a class that the network lacks.
+
+    Args:
+        saved: the model; one without labels is not given any.
+        data: of ``open_held_out``.
+    """
+    if not takes_labels(saved.model):
+        return
+    names = saved.layout.classes if saved.layout is not None else ()
+    known = names or tuple(map(str, range(saved.model.num_classes)))
+    if len(unknown := np.flatnonzero(data.validation.labels >= len(known))):
+        row = int(unknown[0])
+        raise ValueError(
+            f"data={data.folder}: validation sequence {row} is of class "
+            f"{data.classes[data.validation.labels[row]]!r}, must be of one of the classes of "
+            f"{saved.name}: {', '.join(known)}"
+        )
 
 
 def measured_length(saved: LoadedModel, length: int | None, block: int) -> int:

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused_with
-from zoo.runs import ALONE
+from zoo.runs import ALONE, quiet
 
 import ddlib as dd
 from ddlib.parameterization.capabilities import Capabilities
+from recipes import audit as audits
+from recipes.audit import audit
 from recipes.config import Data, Optimizer, Output, Recipe
 from recipes.console import make_console
 from recipes.data import open_prepared, prepare_ids
@@ -22,7 +24,7 @@ from recipes.evaluation.report import show
 from recipes.evaluation.samples import metrics_of
 from recipes.generation.sampling import Sampling, draw
 from recipes.metrics.conditioned import with_label, with_tokens
-from recipes.model_io import open_saved
+from recipes.model_io import open_held_out, open_saved
 from recipes.model_io.calling import with_padding
 
 CLASSES = ("even", "odd")
@@ -126,6 +128,60 @@ def test_a_class_has_the_bound_of_its_sequences_and_the_likelihood_is_given_the_
     assert found["value"] < result["bound"]["nats_per_token"]["value"] + 2 * found["error"]
 
 
+@pytest.fixture(scope="module")
+def renumbered(prepared):
+    """The same sequences for validation; training has one more class, which is first by name."""
+    ids, labels = pictures(400)
+    more = [*labels[:330], *["blank"] * 6]
+    prepare_ids(ids[:336], ids[336:], 4, prepared / "more", labels=(more, labels[336:]))
+    return prepared / "more"
+
+
+def test_labels_of_other_data_go_by_their_names(trained, renumbered):
+    whole = open_prepared(renumbered)
+    assert whole.classes == ("blank", *CLASSES)
+    options = Options(
+        run=str(trained / "run"),
+        scorer="none",
+        replicates=2,
+        sequences=8,
+        likelihood="left_to_right",
+    )
+    own, other = (
+        evaluate(replace(options, data=data), ALONE) for data in (trained / "data", renumbered)
+    )
+    for name in ("bound", "by_label", "likelihood"):
+        assert other[name] == own[name]
+    data = open_held_out(open_saved(trained / "run"), renumbered)
+    assert data.classes == (*CLASSES, "blank")
+    for split, before in ((data.train, whole.train), (data.validation, whole.validation)):
+        assert [data.classes[n] for n in split.labels] == [whole.classes[n] for n in before.labels]
+
+
+def test_the_audit_reads_labels_of_other_data_by_their_names(trained, renumbered, tmp_path):
+    values = dict(
+        run=str(trained / "run"), sequences=4, draws=2, out=tmp_path / "audit.json", only=("NELBO",)
+    )
+    own, other = (
+        audit(audits.Options(data=data, **values), quiet())["estimators"]
+        for data in (trained / "data", renumbered)
+    )
+    assert [one["nats_per_token"] for one in other] == [one["nats_per_token"] for one in own]
+
+
+def test_a_held_out_sequence_of_a_class_that_the_model_lacks_is_refused(trained, tmp_path):
+    ids, labels = pictures(80)
+    labels[7] = labels[70] = "blank"
+    split = (labels[:70], labels[70:])
+    prepare_ids(ids[:70], ids[70:], 4, tmp_path / "blank", labels=split)
+    message = "sequence 0 is of class 'blank', must be of one of the classes of .*: even, odd$"
+    values = dict(run=str(trained / "run"), data=tmp_path / "blank", out=tmp_path / "out.json")
+    with pytest.raises(ValueError, match=message):
+        evaluate(Options(scorer="none", **values), ALONE)
+    with pytest.raises(ValueError, match=message):
+        audit(audits.Options(**values), quiet())
+
+
 class ShareOfOdd:
     """Metrics of samples: the share of symbols of class odd."""
 
@@ -180,6 +236,10 @@ def test_pictures_are_measured_in_the_features_of_a_classifier(tmp_path):
         found["classifier_frechet"] < noise["classifier_frechet"] and "class_accuracy" not in found
     )
     assert metrics.measure(own, prepared, labels[:20])["class_accuracy"] > 0.5
+    swapped = prepared.in_classes(("1", "0", "2"))
+    assert metrics.measure(own, swapped, 1 - labels[:20])["class_accuracy"] > 0.5
+    with pytest.raises(ValueError, match=r"^label='2': .* has no training picture of this class"):
+        metrics.measure(own, swapped, np.full(20, 2))
 
 
 @pytest.mark.parametrize("strength", [1.0, 2.0])
