@@ -98,3 +98,16 @@ class Once(Times):
 
     def nodes(self, process: ForwardProcess, points: int) -> Moments:
         return self.at(torch.zeros(1, dtype=torch.float64), process, 1)
+
+
+@dataclass(frozen=True)
+class HalfMasked(Times):
+    """The time of a process of masks at which alpha is 1/2: half of the tokens are masks."""
+
+    def at(self, u: Float64[Tensor, "N"], process: ForwardProcess, length: int) -> Moments:
+        (schedule,) = process.schedules
+        t = schedule.inverse(torch.full_like(u, 0.5))
+        return Moments(t, t, torch.ones_like(u))
+
+    def nodes(self, process: ForwardProcess, points: int) -> Moments:
+        return self.at(torch.zeros(1, dtype=torch.float64), process, 1)

@@ -52,14 +52,12 @@ def prior(noised: Noised) -> Tensor:
     return noised.model.process.prior_kl(noised.x, torch.ones_like(noised.t))
 
 
-def masked_cross_entropy(rate: float) -> Callable[[Noised], Tensor]:
-    """Return -log p(x|z) at masks over the mask rate, the mean of a masked position times L."""
-
-    def value(noised: Noised) -> Tensor:
-        nats = -noised.logits.log_softmax(-1).gather(-1, noised.x[..., None]).squeeze(-1)
-        return torch.where(noised.z >= noised.model.process.vocab_size, nats / rate, 0.0)
-
-    return value
+def masked_cross_entropy(noised: Noised) -> Tensor:
+    """Return -log p(x|z) at masks over their probability: the mean of a masked position times L."""
+    process = noised.model.process
+    nats = -noised.logits.log_softmax(-1).gather(-1, noised.x[..., None]).squeeze(-1)
+    share = process.likelihood(noised.z, noised.x, noised.t)
+    return torch.where(noised.z >= process.vocab_size, nats / share, 0.0)
 
 
 def released_hdlm(noised: Noised) -> Tensor:

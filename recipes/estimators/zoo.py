@@ -5,7 +5,7 @@ from recipes.estimators import orders, values
 from recipes.estimators.base import Estimator
 from recipes.estimators.noise import OverNoise, Term
 from recipes.estimators.orders import AlongOrders
-from recipes.estimators.times import Interval, LeastVariance, Once, Steps
+from recipes.estimators.times import HalfMasked, Interval, LeastVariance, Once, Steps
 
 ORDERS = 4
 """Number of orders of the estimators that read several."""
@@ -56,7 +56,7 @@ ESTIMATORS: tuple[Estimator, ...] = (
         claim="neither",
         source="parameter-golf#1053",
         needs=("masks", "whole sequences"),
-        terms=(Term(Once(0.5), values.masked_cross_entropy(0.5)),),
+        terms=(Term(HalfMasked(), values.masked_cross_entropy),),
     ),
     OverNoise(
         name="weights clipped at 2",

@@ -130,6 +130,21 @@ def test_the_best_order_has_the_entropy_of_the_exact_network_and_is_no_likelihoo
     assert max(kraft_sums(best, model, 3, seeds=1)) > 2
 
 
+@pytest.mark.parametrize("schedule", [dd.schedules.Linear(), dd.schedules.Cosine()])
+def test_the_pseudo_likelihood_of_a_uniform_network_is_that_of_its_guess(schedule):
+    process = dd.processes.Masked(3, schedule)
+    shares = []
+
+    def uniform(z, t):
+        shares.append(process.likelihood(torch.full_like(z, 3), torch.zeros_like(z), t))
+        return torch.zeros(*z.shape, 3, dtype=torch.float64)
+
+    x = sequences(3, 2)
+    estimate = find("pseudo-likelihood at half masks").expectation(Model(process, uniform), x)
+    torch.testing.assert_close(estimate, torch.full_like(estimate, 2 * math.log(3)))
+    assert shares[0].sub(0.5).abs().max() < 1e-6  # the network reads times in float32
+
+
 @pytest.mark.parametrize("kind", PROCESSES)
 def test_the_bound_is_that_of_the_library(kind):
     joint, model = source_of(kind)
