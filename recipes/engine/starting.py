@@ -49,20 +49,32 @@ of the weights.
 
 
 def check_start(recipe: Recipe, data: Prepared) -> None:
-    """Refuse text of another tokenizer than that of the run that ``start`` names.
+    """Refuse weights with another meaning than that of the run, or text of another tokenizer.
 
     Raises:
-        ValueError: nothing was published there; ids of the text mean other tokens to the weights,
-            see ``check_same_tokens``.
+        ValueError: nothing was published at ``start``; its output has another meaning; ids of the
+            text mean other tokens to the weights, see ``check_same_tokens``.
     """
     if recipe.start in ("random", "text"):
         return
     folder = published_folder(recipe)
     check_manifest(folder)
+    check_same_meaning(recipe, folder)
     layout = layout_of(folder)
     mine = Vocabulary.of(str(folder), load_tokenizer(str(folder)).get_vocab(), layout)
     advice = f"Prepare data for it: {prepare_with(folder, layout)}"
     check_same_tokens(f"start={recipe.start!r}", data.vocabulary, mine, advice)
+
+
+def check_same_meaning(recipe: Recipe, folder: Path) -> None:
+    """Refuse weights whose output means another distribution to the objective of their run."""
+    theirs = read_recipe(folder / RECIPE).objective().parameterization
+    ours = recipe.objective().parameterization
+    if theirs != ours:
+        raise ValueError(
+            f"loss.parameterization={ours!r}: the weights of start={recipe.start!r} were trained "
+            f"with {theirs!r}, which this run must keep"
+        )
 
 
 def check_pretrained(recipe: Recipe, data: Prepared) -> None:

@@ -222,10 +222,36 @@ def test_a_run_starts_at_no_network_that_differs_in_an_argument_without_weights(
         Run.prepare(replace(again, model=shaped), ALONE)
 
 
+def test_a_run_starts_at_no_weights_whose_output_has_another_meaning(tmp_path):
+    first = publish_tiny("masks", tmp_path)
+    trained = open_saved(first.run).recipe
+    output = replace(trained.output, folder=tmp_path / "run", validate_sequences=4)
+    again = replace(trained, start=str(first.run), output=output)
+    message = (
+        "loss.parameterization='cavity': the weights of start=.* were trained with 'posterior'"
+    )
+    kinds = (
+        dict(kind="bound"),
+        dict(kind="preference", pairs="pairs.jsonl", reference=str(first.run)),
+        dict(kind="reward", reward="rewards:one"),
+    )
+    for loss in kinds:
+        with pytest.raises(ValueError, match=message):
+            Run.prepare(replace(again, loss=loss), ALONE)
+    Run.prepare(replace(again, loss=dict(kind="bound", parameterization="posterior")), ALONE)
+
+
 def test_weights_in_half_precision_are_trained_and_multiplied_in_float32(tmp_path):
     first = publish_tiny("masks", tmp_path)
     saved = open_saved(first.run)
-    publish(tmp_path / "half", saved.model.bfloat16(), saved.process, first.data, length=24)
+    publish(
+        tmp_path / "half",
+        saved.model.bfloat16(),
+        saved.process,
+        first.data,
+        length=24,
+        parameterization="posterior",
+    )
     opened = open_saved(tmp_path / "half")
     assert opened.precision == "float32" and {p.dtype for p in opened.model.parameters()} == {
         torch.float32
