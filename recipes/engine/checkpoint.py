@@ -107,9 +107,19 @@ class TrainingState:
         return state
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the result of ``tensors``; the averages were read in place."""
+        """Restore the result of ``tensors``; the averages were read in place.
+
+        The options of the optimizers, such as ``weight_decay``, stay those of the recipe.
+        """
         set_model_state_dict(self.model, state["model"])
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        options = [
+            {name: value for name, value in group.items() if name != "params"} for group in groups
+        ]
         set_optimizer_state_dict(self.model, self.optimizers, state["optimizer"])
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        for group, values in zip(groups, options, strict=True):
+            group.update(values)
         if "objective" in state:
             self.objective.load(state["objective"])
 

@@ -425,6 +425,23 @@ def test_an_average_that_a_checkpoint_lacks_starts_at_its_weights(folder, capsys
     train(replace(without, steps=4), accept_changes=True)  # and a saved average may be dropped
 
 
+@pytest.mark.parametrize("muon", [False, True])
+def test_accepted_options_of_the_optimizer_replace_those_of_the_checkpoint(folder, muon):
+    run = recipe_in(folder, f"options-{muon}", steps=1)
+    run = replace(run, optimizer=replace(run.optimizer, muon=muon))
+    train(run)
+    options = dict(weight_decay=5.0, betas=(0.5, 0.6), eps=1e-3)
+    changed = replace(run, steps=2, optimizer=replace(run.optimizer, **options))
+    again = Run.prepare(changed, ALONE)
+    assert any("weight_decay is 5.0" in line for line in resume(again, accept_changes=True))
+    assert len(again.state.optimizers) == 1 + muon
+    for optimizer in again.state.optimizers:
+        assert optimizer.state
+        (group,) = optimizer.param_groups
+        assert group["weight_decay"] == 5.0
+    assert (group["betas"], group["eps"]) == ((0.5, 0.6), 1e-3)
+
+
 def test_more_processes_than_documents_for_validation_are_refused_before_training(folder):
     run = recipe_in(folder, "crowd", batch=64)
     with pytest.raises(
