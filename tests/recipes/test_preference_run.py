@@ -290,6 +290,23 @@ def test_other_pairs_do_not_continue_a_run(folder, data, begun):
         train(replace(run, steps=4), accept_changes=True)
 
 
+def test_another_reference_does_not_continue_a_run(folder, data, begun):
+    other = recipe(data, folder / "other", steps=1, seed=5)
+    train(other)
+    loss = dict(reference=begun)
+    run = preferring(data, begun, folder, "referred", loss=loss, steps=1)
+    train(run)
+    for reference, message in (
+        (str(other.output.folder), "loss.reference=.*other': holds other weights than when"),
+        (None, r"lacks the state of objective \(loss\.kind, its keys"),
+    ):
+        changed = replace(run, steps=2, loss=run.loss | dict(reference=reference))
+        with pytest.raises(ValueError, match=message):
+            train(changed, accept_changes=True)
+    moved = shutil.copytree(begun, folder / "moved")
+    train(replace(run, steps=2, loss=run.loss | dict(reference=str(moved))), accept_changes=True)
+
+
 def test_a_trained_run_is_read_without_its_pairs(folder, data, begun):
     run = preferring(data, begun, folder, "read/run", steps=1)
     train(run)

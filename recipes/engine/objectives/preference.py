@@ -145,6 +145,7 @@ class Preference(Objective):
                 f"{error}"
             ) from error
         network = Network(saved.model, saved.token_parameterization, setting.network.half)
+        self.sha256 = torch.frombuffer(bytearray.fromhex(saved.sha256), dtype=torch.uint8)
         return network.eval().requires_grad_(False)
 
     def prepare(self, batches: list[Batch], step: int) -> list[NoisyBatch]:
@@ -215,8 +216,11 @@ class Preference(Objective):
         return dict(zip(_LOGGED[1:], means, strict=True))
 
     def tensors(self) -> dict[str, Any]:
-        """Return the reference, and the digest of the pairs."""
-        return {"reference": self.base.state_dict(), "pairs": self.digest.clone()}
+        """Return the reference, or the hash of its file, and the digest of the pairs."""
+        state: dict[str, Any] = {"pairs": self.digest.clone()}
+        if self.reference is None:
+            return state | {"reference": self.base.state_dict()}
+        return state | {"sha256": self.sha256.clone()}
 
     def load(self, state: dict[str, Any]) -> None:
         if not torch.equal(state["pairs"].cpu(), self.digest):
@@ -224,7 +228,13 @@ class Preference(Objective):
                 f"loss.pairs={self.pairs}: holds other pairs than when the checkpoint was written; "
                 "begin a new run, with --start FOLDER for its weights"
             )
-        self.base.load_state_dict(state["reference"])
+        if self.reference is None:
+            self.base.load_state_dict(state["reference"])
+        elif not torch.equal(state["sha256"].cpu(), self.sha256):
+            raise ValueError(
+                f"loss.reference={self.reference!r}: holds other weights than when the checkpoint "
+                "was written; begin a new run, with --start FOLDER for its weights"
+            )
 
     def about(self, padded: bool = True) -> str:
         padding = f", padding {'counted' if self.count_padding else 'left out'}" if padded else ""
