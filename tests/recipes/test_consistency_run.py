@@ -158,6 +158,22 @@ def test_paths_depend_on_the_example_alone_and_go_back_in_time(pace):
         assert torch.equal(early.t[still], late.t[still])
 
 
+def test_given_tokens_of_a_product_are_held_as_its_states():
+    parts = {"a": dd.presets.mdlm(3), "b": dd.processes.Uniform(5, dd.schedules.Linear())}
+    process = dd.processes.Product(parts, ["a", "b", "b", "a"])
+    torch.manual_seed(0)
+    x = torch.stack([torch.randint(sizes, (8,)) for sizes in (3, 5, 5, 3)], 1)
+    free = torch.rand(x.shape) < 0.5
+    batch = replace(batch_of(x), free=free)
+    made = objective(**CONSISTENT)
+    made.setting = SimpleNamespace(process=process, recipe=SimpleNamespace(seed=0))
+    late = made.bridge(add_noise(process, batch, 0, 3, made), batch, 3)
+    states = process.tokens_as_states(x)
+    assert (states != x).any() and not free.all()
+    for noisy in (late, late.early):
+        assert torch.equal(noisy.z[~free], states[~free])
+
+
 def test_earlier_times():
     t = torch.tensor([0.5, 0.8, 0.25, 1e-3])
     chance = torch.tensor([[0.5, 0.9], [1 - 1e-12, 0.9], [0.3, 0.1], [0, 0.9]])

@@ -91,12 +91,13 @@ class Consistency(Bound):
         seed = self.setting.recipe.seed
         index = batch.index
         given = ~batch.free.view_as(noisy.x)
+        states = process.tokens_as_states(noisy.x)
         times = self.interval[0], self.anchor
         if noisy.cu_seqlens is None or noisy.piece_t is None:
             noise = dd.KeyedGenerator(seed, step, index + _STREAM)
             s = earlier(noisy.t, noisy.measure > 0, noise.rand((len(index), 2)), *times)
             z_t, z_s = dd.contrib.bridge(process, noisy.x, noisy.t, s, noise)
-            z_s, s = dd.hold_given(noisy.x, z_s, s, given)
+            z_s, s = dd.hold_given(states, z_s, s, given)
             early = replace(noisy, z=z_s, t=s)
         else:
             pieces = dd.KeyedGenerator(seed, step, index + _STREAM, scattered=True)
@@ -105,9 +106,9 @@ class Consistency(Bound):
             owner, noise = packed_tokens(batch, noisy.cu_seqlens, seed, step, _STREAM)
             s = piece_s[owner]
             z_t, z_s = dd.contrib.bridge(process, noisy.x, noisy.t, s, noise)
-            z_s, s = dd.hold_given(noisy.x, z_s, s, given)
+            z_s, s = dd.hold_given(states, z_s, s, given)
             early = replace(noisy, z=z_s, t=s, piece_t=piece_s)
-        z_t, _ = dd.hold_given(noisy.x, z_t, noisy.t, given)
+        z_t, _ = dd.hold_given(states, z_t, noisy.t, given)
         return Bridged(**vars(noisy) | {"z": z_t}, early=early)
 
     def before(
