@@ -64,7 +64,8 @@ def read_pairs(path: Path, data: Prepared, length: int) -> Pairs:
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: no pair; a line that is not such an object, or has further keys; a symbol or an
-            id that the tokenizer lacks; an odd number of documents; two prompts in a pair, equal
+            id that the tokenizer lacks; a folder that was shuffled, or lacks sequences of its
+            source; an odd number of documents; two prompts in a pair, equal
             answers, an answer without a token, or one that does not fit a row. The message has the
             place.
     """
@@ -113,6 +114,18 @@ def _read_folder(path: Path, data: Prepared) -> Iterator[tuple[str, Answer, Answ
         raise ValueError(
             f"pairs={path}: holds sequences without given tokens, must hold prompts, which are "
             "given, with the chosen and the rejected answer in turn"
+        )
+    facts = folder.manifest["train"]
+    if left_out := facts["empty"] + facts.get("left_out", 0):
+        raise ValueError(
+            f"pairs={path}: {left_out} sequences of its source were left out, must hold all: the "
+            "others are no longer chosen and rejected answers in turn; leave out both answers of "
+            "a pair before preparing it, or prepare it without a limit (chat --longest)"
+        )
+    if folder.manifest["corpus"]["shuffle"] is not None:
+        raise ValueError(
+            f"pairs={path}: was shuffled, must be in the order of its source: chosen and rejected "
+            "answers in turn; prepare it without --shuffle"
         )
     if len(documents) % 2:
         raise ValueError(

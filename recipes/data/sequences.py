@@ -116,6 +116,8 @@ class Sequences:
     """
     notes: tuple[str, ...] = ()
     """Remarks of the source, for the summary."""
+    left_out: int = 0
+    """Number of sequences that the source left out."""
     recipe: str = "owt mdlm"
     """Command and variant that train on them, behind ``python -m recipes.``."""
 

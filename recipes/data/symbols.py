@@ -227,6 +227,7 @@ def _write(
         documents[name] = Documents.open(folder / name, tokenizer.get_vocab_size())
         tokens = int(documents[name].lengths.sum())
         manifest[name] = {"documents": len(documents[name]), "empty": empty[name], "tokens": tokens}
+        manifest[name] |= {"left_out": one.left_out}
     manifest["shared"] = count_shared(
         documents["train"], documents["validation"], limited=corpus.validation is not None
     )

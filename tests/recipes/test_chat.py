@@ -226,6 +226,7 @@ def test_a_template_of_a_file_serves_a_tokenizer_without_any(source, tmp_path):
 def test_long_conversations_are_left_out_with_a_remark(source):
     made = source(longest=20).load()
     assert [len(ids) + 1 <= 20 for ids in made.ids] == [True] * len(made)
+    assert made.left_out == 4 - len(made) > 0
     (about, left_out) = made.notes
     assert "longest=20: " in left_out and "of 4 sequences are longer and left out" in left_out
     learned = sum(int((~given).sum()) + 1 for given in made.given)

@@ -341,16 +341,17 @@ def test_texts_and_ids_of_a_file(folder, data):
     assert pairs.chosen.given(2).tolist()[:2] == [True, False]
 
 
-def folder_of_pairs(path, ids, given, size=300):
+def folder_of_pairs(path, ids, given, shuffle=None, left_out=0):
     """Prepared folder of these training documents."""
-    parts = {"ids": ids, "symbols": tuple(map(str, range(size))), "given": given}
+    parts = {"ids": ids, "symbols": tuple(map(str, range(300))), "given": given}
+    parts |= {"left_out": left_out}
     few = parts | {"ids": arrays([[0, 0], [0, 1, 0]]), "given": marks_of([[1, 0], [1, 0, 0]])}
     made = {"train": InMemory(Sequences(**parts)), "validation": InMemory(Sequences(**few))}
     corpus = SymbolCorpus(
         source={"kind": "ids"},
         validation={"kind": "ids", "split": "validation"},
         held_out=None,
-        shuffle=None,
+        shuffle=shuffle,
         ends=True,
     )
     return _prepare(corpus, path, made)
@@ -379,6 +380,21 @@ def test_pairs_of_a_prepared_folder(folder):
     ]
     same = read_pairs(folder / written(folder / "same.jsonl", lines), prepared, 8)
     assert same.digest == pairs.digest
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(left_out=2), "2 sequences of its source were left out, must hold all"),
+        (dict(shuffle=0), "was shuffled, must be in the order of its source"),
+    ],
+)
+def test_a_folder_whose_documents_are_no_longer_in_turn_is_refused(tmp_path, options, message):
+    """Answers to one prompt, of which the second and the third are too long, are a wrong pair."""
+    ids = arrays([[1, 3], [1, 4]])
+    prepared = folder_of_pairs(tmp_path / "pairs", ids, marks_of([[1, 0], [1, 0]]), **options)
+    with pytest.raises(ValueError, match=f"pairs=.*: {message}"):
+        read_pairs(tmp_path / "pairs", prepared, 8)
 
 
 BAD_FOLDERS = {

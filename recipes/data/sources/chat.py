@@ -124,7 +124,11 @@ class Chat:
             pad=next(iter(filling), end),
             template=_complete(template, tokenizer.special_tokens_map),
         )
-        return replace(conversations, notes=tuple(self._notes(conversations, len(spans))))
+        return replace(
+            conversations,
+            notes=tuple(self._notes(conversations, len(spans))),
+            left_out=len(spans) - len(fitting),
+        )
 
     def identity(self) -> dict[str, str]:
         tokenizer = self._tokenizer()
