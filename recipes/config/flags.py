@@ -65,7 +65,8 @@ class Flag(NamedTuple):
         value = _whole(key, [parts.parse(word) for word in self.values])
         if key is None or key.group:
             return value
-        for other in (value, *self.values[:1]):  # a name that looks like a number is a string
+        alone = self.values if len(self.values) == 1 else []
+        for other in (value, *alone):  # a name that looks like a number is a string
             if _accepts(key, other):
                 return other if key.function else key.check(other)
         try:
@@ -246,6 +247,8 @@ def _value(known: Mapping[str, parts.Key], place: str, flag: Flag) -> tuple[str,
     head, dot, last = place.rpartition(".")
     opposite = f"{head}{dot}{last.removeprefix('no_')}"
     if place not in known and opposite in known and known[opposite].annotation is bool:
+        if flag.values:
+            raise ValueError(f"{flag.word}: takes no value, got {' '.join(flag.values)}")
         return opposite, False
     if place not in known:
         raise ValueError(_unknown(flag, known))

@@ -21,6 +21,7 @@ from recipes import adapt, lm1b, mnist, owt
 from recipes.config import Hardware, Optimizer, Recipe, differences, read_recipe, recipe_yaml
 from recipes.config.command import choose
 from recipes.config.files import _leaves as leaves
+from recipes.config.flags import split, with_flags
 from recipes.config.validation import ELSEWHERE
 from recipes.model_io import open_saved
 from recipes.papers import smoke
@@ -212,6 +213,22 @@ def test_the_command_line_changes_single_values():
     assert not switches.smoke and not switches.accept_changes
     recipe, _ = chosen("hdlm-levels", "--process.clusters", "512", "64", "--loss.mode", "hard")
     assert recipe.process["clusters"] == [512, 64] and recipe.loss["mode"] == "hard"
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--batch 64 128", r"--batch: .* integer, got \[64, 128\]"),
+        ("--steps 100 000", r"--steps: .* integer.*, got \[100, '000'\]"),
+        ("--data.folder data/a data/b", r"--data.folder: .* path.*, got \['data/a', 'data/b'\]"),
+        ("--start runs/a runs/b", r"--start: .* string, got \['runs/a', 'runs/b'\]"),
+        ("--data.length 128 long", r"--data.length: .* integer, got \[128, 'long'\]"),
+        ("--output.no-tensorboard false", "--output.no-tensorboard: takes no value, got false"),
+    ],
+)
+def test_values_that_a_flag_does_not_take_are_refused(flag, message):
+    with pytest.raises(ValueError, match=message):
+        with_flags(MODULES["owt"].recipes()["mdlm"][1], split(flag.split(), {})[1])
 
 
 def test_a_flag_takes_the_value_of_the_run_and_a_value_in_its_place():
