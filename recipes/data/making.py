@@ -1,6 +1,7 @@
 """Preparation of a corpus: tokenised once, written atomically, never overwriting other text."""
 
 import shutil
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -19,7 +20,7 @@ from recipes.data.prepared import FORMAT, SPLITS, TOKENIZER, Documents, Prepared
 from recipes.data.source import Files, Source, border, load_documents, place
 from recipes.data.symbols import prepare_symbols
 from recipes.data.tokens import TRAIN, add_special, learn_tokenizer, load_tokenizer, tokenize
-from recipes.data.unknown import UNKNOWN, Symbols, check_unknown, count_unknown
+from recipes.data.unknown import UNKNOWN, Symbols, check_unknown, count_unknown, list_symbols
 from recipes.data.writing import bars_on_terminals_only, finish, once, tokenizer_hash
 
 
@@ -127,6 +128,7 @@ def _write(
         "inputs": inputs,
         "tokenizer": {"sha256": tokenizer_hash(tokenizer), "vocabulary": vocab, **asdict(special)},
         "unknown": {"token": symbols.token, "reads_all": symbols.reads_all},
+        "special": {},
     }
     documents: dict[str, Documents] = {}
     for name, text in texts.items():
@@ -137,13 +139,22 @@ def _write(
             raise ValueError(f"{name}: {path} has a document that is not UTF-8: {error}") from error
         lengths = compute.list_value_length(tokens.data.column("tokens")).to_numpy()
         lacking = Counter(compute.list_flatten(tokens.data.column("unknown")).to_pylist())
-        tokens = tokens.remove_columns("unknown")
+        special_tokens = Counter(compute.list_flatten(tokens.data.column("special")).to_pylist())
+        tokens = tokens.remove_columns(["unknown", "special"])
         tokens = tokens if (lengths > 0).all() else tokens.select(np.flatnonzero(lengths))
         manifest["unknown"][name] = count_unknown(lacking)
+        manifest["special"][name] = count_unknown(special_tokens)
         read = {"tokens": int(lengths.sum()), "documents": len(tokens)}
         check_unknown(name, read, manifest["unknown"], corpus, unknown)
         if len(tokens) == 0:
             raise ValueError(f"{name}: all {len(text)} documents of {path} are empty")
+        if special_tokens:
+            warnings.warn(
+                f"{name}: {path} spells special tokens of tokenizer={corpus.tokenizer!r}, which "
+                f"become these tokens: {list_symbols(manifest['special'][name]['symbols'])}. They "
+                "separate no documents: write each as a line of a .jsonl file, without them",
+                stacklevel=2,
+            )
         tokens.save_to_disk(str(folder / name))
         documents[name] = Documents.open(folder / name, tokenizer.get_vocab_size())
         manifest[name] = _facts(documents[name], len(text))

@@ -161,3 +161,6 @@ def _notes(prepared: Prepared) -> Iterator[str]:
         if symbols := manifest["unknown"][name]["symbols"]:
             listed = list_symbols(symbols)
             yield f"{name}: unknown symbols, the first {len(symbols)} of them: {listed}"
+    for name, counts in manifest.get("special", {}).items():  # older folders did not count them
+        if counts["count"]:
+            yield f"{name}: special tokens that the text spells: {list_symbols(counts['symbols'])}"

@@ -141,8 +141,9 @@ def tokenize(
     empty ones.
 
     "unknown" holds the symbols of each document that the tokenizer lacks; a document of such
-    symbols only has no tokens. Bytes are those of the UTF-8 text that the tokenizer reads; special
-    tokens count none.
+    symbols only has no tokens. "special" holds the special tokens that a document spells, without
+    the unknown token. Bytes are those of the UTF-8 text that the tokenizer reads; special tokens
+    count none.
 
     Args:
         documents: with the column "text".
@@ -156,6 +157,10 @@ def tokenize(
     clean = DETOKENIZERS[corpus.detokenizer]
 
     symbols = Symbols(tokenizer)
+    added = tokenizer.get_added_tokens_decoder().items()
+    spelled = special_pattern(
+        {one: token for one, token in added if token.content != symbols.token}
+    )
 
     def encode(rows: dict[str, list[str | None]]) -> dict[str, list[object]]:
         texts = [clean(text) for text in rows["text"] if text and not text.isspace()]
@@ -168,10 +173,11 @@ def tokenize(
             ],
             "bytes": [len(text.encode()) for text, _, _ in nonempty],
             "unknown": [unknown for _, _, unknown in nonempty],
+            "special": [spelled.findall(text) for text, _, _ in nonempty],
         }
 
     features = {"tokens": datasets.List(datasets.Value(kind)), "bytes": datasets.Value("int64")}
-    features["unknown"] = datasets.List(datasets.Value("string"))
+    features |= dict.fromkeys(("unknown", "special"), datasets.List(datasets.Value("string")))
     return documents.map(
         encode,
         batched=True,

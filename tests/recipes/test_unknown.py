@@ -13,6 +13,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 import ddlib as dd
 from recipes import prepare as command
 from recipes.data import local, open_prepared, prepare
+from recipes.data.summary import table
 from recipes.data.text import train_tokenizer
 from recipes.data.tokens import SpecialIds
 from recipes.data.unknown import Symbols, show_symbol
@@ -168,6 +169,25 @@ def test_symbols_that_are_left_out_are_counted_and_the_rest_stays_as_it_was(here
     assert found.manifest["train"]["empty"] == 1
     with pytest.raises(ValueError, match=r"unknown=2: must lie in \[0, 1\]"):
         prepare(wanted, here / "out", unknown=2)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_special_tokens_that_a_text_spells_are_counted(here, workers, capsys):
+    wanted = corpus(characters("[CLS]"), ["abc", "[SEP]", "a[PAD]b[SEP]", "[CLS]", "ab", "ab"])
+    message = (
+        r"train: text.txt spells special tokens of tokenizer='words.json', which become these "
+        r"tokens: '\[SEP\]' \(2\), '\[PAD\]' \(1\)\. .*\.jsonl"
+    )
+    with pytest.warns(UserWarning, match=message) as warned:
+        found = prepare(wanted, here / "out", workers)
+    assert len(warned) == 1
+    assert [document.tolist() for document in found.train][1:3] == [[1, 2, 2], [1, 4, 3, 5, 2, 2]]
+    symbols = {"[SEP]": 2, "[PAD]": 1}
+    assert found.manifest["special"]["train"] == {"count": 3, "symbols": symbols}
+    assert found.manifest["special"]["validation"] == {"count": 0, "symbols": {}}
+    assert "train: special tokens that the text spells: '[SEP]' (2), '[PAD]' (1)" in table(found, 8)
+    older = {name: value for name, value in found.manifest.items() if name != "special"}
+    assert "spells" not in table(replace(found, manifest=older), 8)
 
 
 def saved(tokenizer):
