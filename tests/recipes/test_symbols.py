@@ -503,6 +503,14 @@ def test_a_slice_of_a_data_set_of_the_hub_is_read(monkeypatch):
         Array("missing.npy").load()
 
 
+@pytest.mark.parametrize("split", ["test", "train[:2]"])
+def test_files_have_no_other_split(tmp_path, split):
+    np.save(tmp_path / "ids.npy", np.arange(12).reshape(3, 2, 2))
+    for source in (Array, Images):
+        with pytest.raises(ValueError, match=r"split='.*': .*ids.npy has the one split train"):
+            source(str(tmp_path / "ids.npy"), split=split).load()
+
+
 def test_a_length_of_validation_alone_is_never_drawn():
     layout = Layout(kind="x", lengths={3: 5, 9: 0})
     assert layout.draw_length(0, 0, least=5) == 5 and layout.draw_length(0, 0) == 3

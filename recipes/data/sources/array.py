@@ -10,7 +10,15 @@ import numpy as np
 from jaxtyping import Int
 
 from recipes.data.sequences import Ragged, Sequences, check_ints, check_range, number_symbols
-from recipes.data.sources.files import Table, chosen_labels, identity, matching, on_hub, suffix
+from recipes.data.sources.files import (
+    Table,
+    check_split,
+    chosen_labels,
+    identity,
+    matching,
+    on_hub,
+    suffix,
+)
 
 SUFFIXES = (".npy", ".npz", ".parquet")
 
@@ -37,7 +45,7 @@ class Array:
         column: array of an .npz, or column of a table; by default the only one besides the labels.
         shape: shape of one sequence, whose ids are in one row; by default that of the arrays.
         labels: another array or column, or a file with one label on each line.
-        split: split of a data set of the hub.
+        split: split of a data set of the hub, or a slice of one; files are all "train".
 
     Raises:
         FileNotFoundError, TypeError, ValueError: on loading, with file, row and value: no such file
@@ -107,6 +115,7 @@ class Array:
 
             data = Table(self.files, self.split).read()
             return {self.files: self._of_table(self.files, pa.table(data.data.table))}
+        check_split(self.split, self.files)
         return {str(file): self._read(file) for file in matching(self.files, SUFFIXES)}
 
     def _read(self, file: Path) -> ArrayFile:

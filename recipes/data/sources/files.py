@@ -65,6 +65,15 @@ def on_hub(path: str) -> bool:
     return not Path(path).exists() and not glob.has_magic(path) and not named_file
 
 
+def check_split(split: str, path: str) -> None:
+    """Raise ValueError for a split of local files other than train, which are all of them."""
+    if split != "train":
+        raise ValueError(
+            f"split={split!r}: {path} has the one split train; only data sets of the hub have "
+            "others and slices, so name other files"
+        )
+
+
 @dataclass(frozen=True)
 class Table:
     """Columns of a data set of the Hugging Face hub."""

@@ -10,7 +10,15 @@ import numpy as np
 from jaxtyping import Int
 
 from recipes.data.sequences import Ragged, Sequences, check_ints
-from recipes.data.sources.files import Table, chosen_labels, identity, matching, on_hub, suffix
+from recipes.data.sources.files import (
+    Table,
+    check_split,
+    chosen_labels,
+    identity,
+    matching,
+    on_hub,
+    suffix,
+)
 from recipes.domains.pictures.grey import check_levels, quantise, values_of
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
@@ -35,7 +43,7 @@ class Images:
         column: array of an .npz, or column of a table; by default image, or the only one.
         labels: another array or column, "folder" for the name of each file's folder, or a file with
             one on each line.
-        split: split of a data set of the hub.
+        split: split of a data set of the hub, or a slice of one; files are all "train".
 
     Raises:
         ModuleNotFoundError: picture files need Pillow.
@@ -106,6 +114,7 @@ class Images:
         """Return the pictures with their names, values in 0..255, and the further columns."""
         if on_hub(self.files):
             return self._of_rows(self.files, Table(self.files, self.split).read())
+        check_split(self.split, self.files)
         files = matching(self.files, (*PICTURES, *ARRAYS))
         if suffix(files[0]) in PICTURES:
             if others := [file for file in files if suffix(file) in ARRAYS]:
