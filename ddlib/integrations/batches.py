@@ -26,13 +26,32 @@ READ = ("input_ids", "attention_mask", "given", POSITION)
 """Entries of an item that are not arguments of the network."""
 
 
+_BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
+_FLOATS = {bits: dtype for dtype, bits in _BITS.items()}
+
+
 class Targets(dict[str, Any]):
     """Labels of a noisy batch: all that ``DiffusionLoss`` takes besides the logits,
     ``sequence_bounds`` the network.
 
     ``x``, ``z``, ``mask`` and ``given`` (B, L), ``t`` and ``measure`` as ``paces.Draw`` has them,
     ``position`` (B,) if known, and ``conditions``, the network's other arguments by name.
+
+    ``t`` and ``measure`` are read as floats, ``labels["t"]``, and stored as the integers of the
+    same bits. So they are exact in loops that cast all float tensors of a batch, as Lightning does
+    with "bf16-true", where a time above 0.998 would become 1.
     """
+
+    def __init__(self, *args: Any, **entries: Any) -> None:
+        super().__init__(*args, **entries)
+        for name in ("t", "measure"):
+            if name in self:
+                stored: Tensor = super().__getitem__(name)
+                self[name] = stored.view(_BITS.get(stored.dtype, stored.dtype))
+
+    def __getitem__(self, name: str) -> Any:
+        stored = super().__getitem__(name)
+        return read_floats(name, stored) if name in ("t", "measure") else stored
 
     def ne(self, ignored: int) -> Tensor:
         """Return True at tokens that have a loss, as ``labels.ne(-100)``, by which the Trainer of
@@ -211,6 +230,26 @@ class DiffusionCollator:
     def _draw(self, x: Tokens, generator: KeyedGenerator | None) -> tuple[Tokens, Tensor, Tensor]:
         t, measure, *_ = self.pace.draw(x.shape[0], x.shape[1], generator, density=self.density)
         return self.process.sample(x, t, generator), t, measure
+
+
+def read_floats(name: str, stored: Tensor) -> Tensor:
+    """Return times or their weights, which ``Targets`` stores as integers.
+
+    Args:
+        name: "t" or "measure".
+        stored: the integers, or floats.
+
+    Raises:
+        TypeError: floats in half precision.
+    """
+    values = stored.view(_FLOATS.get(stored.dtype, stored.dtype))
+    if values.dtype not in _BITS:
+        raise TypeError(
+            f"{name} of the labels has dtype {values.dtype}, must be float32 or float64: rounded, "
+            "a time may become 1, where losses diverge; pass on the labels of the "
+            "DiffusionCollator, and leave half precision to an autocast region"
+        )
+    return values
 
 
 def check_process(holder: object, process: ForwardProcess) -> None:

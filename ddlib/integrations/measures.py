@@ -9,6 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from ddlib.config.building import build
+from ddlib.integrations.batches import read_floats
 from ddlib.objective.bound import bound
 from ddlib.objective.metrics import Measure
 from ddlib.objective.training import LossOptions, training_loss
@@ -64,6 +65,9 @@ class DiffusionLoss(nn.Module):
             labels: the batch's ``Targets``.
             num_items_in_batch: divisor of the summed nats: the tokens of all batches of one step of
                 the optimizer. By default the tokens of this batch.
+
+        Raises:
+            TypeError: times or weights in half precision.
         """
         logits = outputs["logits"] if isinstance(outputs, Mapping) else outputs
         x = labels["x"]
@@ -77,7 +81,7 @@ class DiffusionLoss(nn.Module):
                 logits,
                 x,
                 labels["z"],
-                Draw(labels["t"], labels["measure"]),
+                Draw(*(read_floats(name, labels[name]) for name in ("t", "measure"))),
                 self.weighting,
                 self.mode,
                 mask=mask,

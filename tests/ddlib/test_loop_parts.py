@@ -3,6 +3,7 @@ saved process.
 """
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ pytestmark = [
 
 PROCESS = dd.presets.hdlm([0, 0, 1, 1, 2], xi=0.9)
 DATA = [{"input_ids": [(n * k) % 5 for k in range(1, n % 4 + 4)]} for n in range(10)]
+TIMES = ("t", "measure")
 FIELDS = ("x", "z", "t", "mask", "measure", "position")
 
 
@@ -265,6 +267,31 @@ def test_the_loss_is_float32_within_autocast():
     assert inside.dtype == torch.float32 and torch.equal(
         inside, DiffusionLoss(PROCESS)(logits.float(), labels)
     )
+
+
+def cast(batch, dtype):
+    """A batch as Lightning casts it: entry by entry, mappings built anew."""
+    if isinstance(batch, dict):
+        return type(batch)({name: cast(entry, dtype) for name, entry in batch.items()})
+    return batch.to(dtype) if batch.is_floating_point() else batch
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_times_of_a_batch_stay_exact_where_a_loop_casts_it(dtype):
+    [batch] = batches(Positions(DATA), 10, DiffusionCollator(PROCESS, batch_size=10))
+    labels = Targets(batch["labels"] | {name: batch["labels"][name].to(dtype) for name in TIMES})
+    logits = torch.randn(*labels["x"].shape, 5)
+    bare = {name: cast(entry, torch.bfloat16) for name, entry in labels.items()}
+    half = cast({"t": batch["t"], "labels": labels}, torch.bfloat16)
+    assert half["t"].dtype == torch.bfloat16 and type(half["labels"]) is Targets
+    expected = DiffusionLoss(PROCESS)(logits, {name: labels[name] for name in labels})
+    for other in (labels, half["labels"], pickle.loads(pickle.dumps(half["labels"])), bare):
+        assert torch.equal(DiffusionLoss(PROCESS)(logits, other), expected)
+    for name in TIMES:
+        assert half["labels"][name].dtype == labels[name].dtype == dtype
+        rounded = {**bare, name: labels[name].bfloat16()}
+        with pytest.raises(TypeError, match=f"{name} of the labels has dtype torch.bfloat16, must"):
+            DiffusionLoss(PROCESS)(logits, rounded)
 
 
 def uniform(z, t):
