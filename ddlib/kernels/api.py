@@ -42,7 +42,8 @@ class Hidden(Output):
     the host waits for the device.
 
     If the loss is reduced to a scalar, its gradients are computed in the forward pass, from the
-    same logits. Otherwise the backward pass recomputes the logits. The loss is differentiable once
+    same logits. Otherwise the backward pass recomputes the logits, and so it does in float16, where
+    gradients without the scale of the loss would be rounded to 0. The loss is differentiable once
     with respect to hidden, weight and bias. NaN in ``hidden`` or ``weight`` gives NaN, or an error
     where all logits are computed in chunks, whose position is that in the chunk.
 
@@ -129,8 +130,14 @@ class Hidden(Output):
             weight = weight * inputs.weight.to(rows.t.dtype).expand_as(inputs.x).flatten()
         if inputs.mask is not None:
             weight = torch.where(inputs.mask.flatten(), weight, 0.0)
-        result, values = SummedLoss.apply(blocks, rows, self.chunk, dtype, factor(weight), *layer)
-        return result, (values * weight.to(values.dtype)).view_as(inputs.x)
+        scale = factor(weight)
+        if (dtype or layer.hidden.dtype) == torch.float16:
+            # the gradients need the scale of the loss, which the backward pass has
+            values = PerTokenLoss.apply(blocks, rows, self.chunk, dtype, *layer)
+            result = (values * scale.to(values.dtype)).sum()
+        else:
+            result, values = SummedLoss.apply(blocks, rows, self.chunk, dtype, scale, *layer)
+        return result, (values.detach() * weight.to(values.dtype)).view_as(inputs.x)
 
     def _plan(self, inputs: LossInputs, dtype: torch.dtype) -> LossPlan:
         if self.planned is not None and self.planned.fits(inputs, dtype):

@@ -42,7 +42,9 @@ class ComponentLoss(LossPart):
         for part in self.parts:
             part.read()
 
-    def observed(self, observe: Observer) -> "ComponentLoss":
+    def observed(self, observe: Observer | None) -> "ComponentLoss":
+        if observe is None:
+            return replace(self, parts=[part.observed(None) for part in self.parts])
         every = slice(self.process.components[self.number].process.vocab_size)
 
         def of_all(columns: Tensor | slice | None, index: Tensor, probs: Tensor) -> None:

@@ -111,8 +111,8 @@ class LossPart:
     def read(self) -> None:
         """Read on the host what a computation with gradients needs there."""
 
-    def observed(self, observe: Observer) -> "LossPart":
-        """Return the part with a function that reads the probabilities of its rows.
+    def observed(self, observe: Observer | None) -> "LossPart":
+        """Return the part with a function that reads the probabilities of its rows, None for none.
 
         Parts of other kernels are returned as they are: they do not compute them.
         """
@@ -131,7 +131,7 @@ class Block(LossPart):
     observe: Observer | None = None
     """Function that reads the probabilities of the rows; None for none."""
 
-    def observed(self, observe: Observer) -> "Block":
+    def observed(self, observe: Observer | None) -> "Block":
         return replace(self, observe=observe)
 
 
@@ -443,7 +443,8 @@ class PerTokenLoss(torch.autograd.Function):
         dtype: torch.dtype | None,
         *layer: Any,
     ) -> Tensor:
-        ctx.plan = blocks, rows, chunk, dtype
+        # the backward pass computes the same probabilities once more
+        ctx.plan = [block.observed(None) for block in blocks], rows, chunk, dtype
         ctx.save_for_backward(*layer)
         return run(Layer(*layer).cast(dtype), blocks, rows, None, chunk)[0]
 

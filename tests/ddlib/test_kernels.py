@@ -340,3 +340,26 @@ def test_gradients_of_parameters_are_rounded_once_under_autocast():
         dd.training_loss(process, dd.Hidden(hidden, weight), x, z, t).mean(), weight
     )[0]
     assert (weight.grad - wide).norm() < 0.02 * wide.norm()
+
+
+def test_gradients_in_float16_need_the_scale_of_the_loss():
+    """Without it gradients of a mean over a million tokens are subnormal, and the scale itself
+    is beyond float16.
+    """
+    process = MANY["levels"]
+    [hidden, weight, bias], noisy = batch(process, rows=40)
+    layer = [part.detach().float().requires_grad_() for part in (hidden, weight, bias)]
+    options = {"weighting": dd.weightings.Clip(5.0)}
+    sums = {}
+    seen = []
+    for observe in (None, lambda columns, index, probs: seen.append(index)):
+        with torch.autocast("cpu", torch.float16):
+            output = dd.Hidden(*layer, observe=observe)
+            loss, _ = dd.summed_loss(process, output, *noisy, 2**-20, **options)
+        sums[observe] = torch.autograd.grad(2.0**17 * loss, layer)
+    exact, _ = dd.summed_loss(process, logits_of(layer), *noisy, 2**-3, **options)
+    expected = torch.autograd.grad(exact, layer)
+    for ours in sums.values():
+        for one, other in zip(ours, expected, strict=True):
+            assert (one - other).norm() < 2e-3 * other.norm()
+    assert len(torch.cat(seen)) == len(torch.cat(seen).unique()), "rows are read once"
