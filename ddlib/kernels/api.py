@@ -168,5 +168,7 @@ class Hidden(Output):
             # autograd.Function does not see the grad mode and would compute unused gradients
             layer = layer.each(Tensor.detach)
         kind = hidden.device.type
-        half = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        return rows, layer, half
+        # an autocast region leaves products of float64 as they are
+        wide = torch.float64 in (hidden.dtype, weight.dtype)
+        casts = torch.is_autocast_enabled(kind) and not wide
+        return rows, layer, torch.get_autocast_dtype(kind) if casts else None

@@ -363,3 +363,10 @@ def test_gradients_in_float16_need_the_scale_of_the_loss():
         for one, other in zip(ours, expected, strict=True):
             assert (one - other).norm() < 2e-3 * other.norm()
     assert len(torch.cat(seen)) == len(torch.cat(seen).unique()), "rows are read once"
+
+
+def test_float64_stays_float64_under_autocast():
+    """As in products of torch."""
+    layer, noisy = batch(MANY["masked"])
+    with torch.autocast("cpu", torch.bfloat16):
+        agree(MANY["masked"], layer, noisy, 1e-12)
