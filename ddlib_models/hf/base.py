@@ -27,6 +27,11 @@ _DROPPED = (
     "quantization_config",
 )
 
+_FACTORS = (1.0, 64.0)
+"""Factors of the output layer's input at which a network is compared with its halves: a cap of its
+logits changes small ones less than rounding does.
+"""
+
 
 class HFBackbone(Pretrained, nn.Module, ABC):
     """A language model of transformers whose inputs are states of a process and whose outputs are
@@ -165,11 +170,14 @@ class HFBackbone(Pretrained, nn.Module, ABC):
         training = network.training
         has_values = ids.numel() > 0 and not ids.is_meta
         network.eval()
-        expected = (
-            network(input_ids=ids, return_dict=True).logits[..., : self.vocab_size]
-            if has_values
-            else None
-        )
+        expected = []
+        for factor in _FACTORS if has_values else ():
+            amplified = decoder.register_forward_pre_hook(
+                lambda _, inputs, factor=factor: inputs[0] * factor
+            )
+            logits = network(input_ids=ids, return_dict=True).logits
+            expected.append(logits[..., : self.vocab_size])
+            amplified.remove()
 
         network.set_output_embeddings(_Placeholder())
         self.network = network
@@ -181,26 +189,33 @@ class HFBackbone(Pretrained, nn.Module, ABC):
                 num_clusters, len(first), device=first.device, dtype=first.dtype
             )
             self.clusters.weight.copy_(first.expand(num_clusters, -1))
-        if expected is not None:
+        if expected:
             z = ids.clone()
             if self.mask_id is not None:
                 z[:, -1] = self.num_states - 1
             self._compare(expected, z)
         network.train(training)
 
-    def _compare(self, expected: Tensor, z: Tensor) -> None:
-        """Raise if the two halves do not give the whole network: it scales its input or adds to its
-        output.
+    def _compare(self, expected: Sequence[Tensor], z: Tensor) -> None:
+        """Raise if the two halves do not give the whole network: it scales its input, or adds to
+        its output or caps it.
+
+        Args:
+            expected: the logits of the whole network, with the input of its output layer multiplied
+                by each of ``_FACTORS``.
+            z: the states that give them.
         """
         try:
-            halves = F.linear(self._read(self.embed(z)), *self.output_weights())
+            features = self._read(self.embed(z))
+            halves = [F.linear(features * factor, *self.output_weights()) for factor in _FACTORS]
         except (TypeError, AttributeError, RuntimeError) as error:
             raise ValueError(f"architecture: {self._name} cannot be split: {error}") from error
-        if not torch.allclose(halves, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())):
-            raise ValueError(
-                f"architecture: {self._name} returns other logits with inputs_embeds and a "
-                "separate output layer"
-            )
+        for found, logits in zip(halves, expected, strict=True):
+            if not torch.allclose(found, logits, rtol=1e-3, atol=1e-3 * float(logits.abs().max())):
+                raise ValueError(
+                    f"architecture: {self._name} returns other logits with inputs_embeds and a "
+                    "separate output layer, as a network does that scales or caps its logits"
+                )
 
     @property
     def _name(self) -> str:

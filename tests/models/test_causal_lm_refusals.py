@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hf_checkpoints import CAUSAL, CONFIGS, WORDS, write, write_causal
+from hf_checkpoints import CAUSAL, CONFIGS, SIZE, WORDS, write, write_causal
 from refusals import refused_with
-from transformers import LlamaConfig, LlamaModel, T5Config
+from transformers import Gemma2Config, LlamaConfig, LlamaModel, T5Config
 
 from ddlib_models.hf.causal_lm import CausalLM, causal_lm
 
@@ -128,6 +128,15 @@ def test_a_network_that_cannot_look_ahead_is_refused_by_name(monkeypatch):
     ):
         CausalLM(WORDS + 1, WORDS, architecture)
     assert CausalLM(WORDS + 1, WORDS, architecture, attention="causal").attention == "causal"
+
+
+def test_a_network_that_caps_its_logits_is_refused_by_name():
+    """At random weights the cap changes no logit by more than rounding."""
+    caps = Gemma2Config(**SIZE, num_key_value_heads=1, head_dim=8, final_logit_softcapping=30.0)
+    with pytest.raises(ValueError, match=r"Gemma2ForCausalLM returns other logits .* or caps its"):
+        CausalLM(WORDS + 1, WORDS, plain(caps))
+    caps.final_logit_softcapping = None
+    CausalLM(WORDS + 1, WORDS, plain(caps))
 
 
 def test_quantised_weights_are_refused_before_they_are_read(folder, tmp_path):
