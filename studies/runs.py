@@ -17,12 +17,14 @@ Run = dict[str, Any]
 
 
 def written(path: Path, result: dict[str, Any]) -> None:
-    """Write JSON with each list of numbers in one line."""
+    """Write JSON with each list of numbers in one line; the file is written whole or not at all."""
     text = json.dumps(result, indent=1)
-    path.write_text(
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(
         re.sub(r"\[[^][{}\"]*\]", lambda found: " ".join(found[0].split()), text) + "\n",
         encoding="utf-8",
     )
+    unfinished.replace(path)
 
 
 def by_text(terms: Terms) -> Run:

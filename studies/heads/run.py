@@ -17,7 +17,6 @@ import fcntl
 import json
 import lzma
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,6 +43,7 @@ from studies.heads.training import (
     weights_path,
 )
 from studies.page import page
+from studies.runs import written
 from studies.smoke import sources
 from studies.tables import END
 
@@ -191,11 +191,7 @@ class Study:
         with claim(self._lock("result"), wait=True):
             result = self.result()
             yield result
-            text = json.dumps(result, indent=1)
-            lines = re.sub(r"\[[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text)
-            partial = self.out.with_suffix(".part")
-            partial.write_text(lines + "\n", encoding="utf-8")
-            partial.replace(self.out)
+            written(self.out, result)
 
     def _keep(self, kind: str, name: str, found: dict[str, Any]) -> None:
         with self._change() as result:

@@ -130,9 +130,7 @@ class Study:
 
     def _keep(self, stage: str, name: str, measured: dict[str, Any]) -> None:
         self.result[stage][name] = measured
-        partial = self.out.with_suffix(".part")
-        written(partial, self.result)
-        partial.replace(self.out)
+        written(self.out, self.result)
         print(f"{datetime.now(UTC):%H:%M:%S} {stage}: {name}", flush=True)
 
 

@@ -198,9 +198,7 @@ class Study:
     def _keep(self, kind: str, key: str, value: Any, shown: str) -> None:
         result = self.result()
         result[kind][key] = value
-        unfinished = self.out.with_suffix(".part")
-        written(unfinished, result)
-        unfinished.replace(self.out)
+        written(self.out, result)
         print(f"{kind}: {shown}", flush=True)
 
 
