@@ -362,8 +362,10 @@ def test_losses_are_divided_by_the_density_on_logits_and_on_hidden_states(name, 
 
 
 def wrong(name, **functions):
-    """A density in which one function of the time is another."""
-    return type(name, (Late,), {key: lambda self, t, f=f: f(t) for key, f in functions.items()})()
+    """A density with the functions of ``Late``, of which one is another."""
+    right = {key: value for key, value in vars(Late).items() if not key.startswith("_")}
+    others = {key: lambda self, t, f=f: f(t) for key, f in functions.items()}
+    return type(name, (TimeDensity,), right | others)()
 
 
 BAD = [

@@ -341,9 +341,9 @@ def test_texts_and_ids_of_a_file(folder, data):
     assert pairs.chosen.given(2).tolist()[:2] == [True, False]
 
 
-def folder_of_pairs(path, ids, given, shuffle=None, left_out=0):
+def folder_of_pairs(path, ids, given, symbols=300, shuffle=None, left_out=0):
     """Prepared folder of these training documents."""
-    parts = {"ids": ids, "symbols": tuple(map(str, range(300))), "given": given}
+    parts = {"ids": ids, "symbols": tuple(map(str, range(symbols))), "given": given}
     parts |= {"left_out": left_out}
     few = parts | {"ids": arrays([[0, 0], [0, 1, 0]]), "given": marks_of([[1, 0], [1, 0, 0]])}
     made = {"train": InMemory(Sequences(**parts)), "validation": InMemory(Sequences(**few))}
