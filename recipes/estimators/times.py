@@ -86,8 +86,15 @@ class Steps(Times):
         return Moments((number - 1) / self.steps, number / self.steps, torch.ones_like(number))
 
 
+class Single(Times):
+    """Times that are one and the same, whatever the uniforms."""
+
+    def nodes(self, process: ForwardProcess, points: int) -> Moments:
+        return self.at(torch.zeros(1, dtype=torch.float64), process, 1)
+
+
 @dataclass(frozen=True)
-class Once(Times):
+class Once(Single):
     """A single time."""
 
     time: float
@@ -96,18 +103,12 @@ class Once(Times):
         t = torch.full_like(u, self.time)
         return Moments(t, t, torch.ones_like(u))
 
-    def nodes(self, process: ForwardProcess, points: int) -> Moments:
-        return self.at(torch.zeros(1, dtype=torch.float64), process, 1)
-
 
 @dataclass(frozen=True)
-class HalfMasked(Times):
+class HalfMasked(Single):
     """The time of a process of masks at which alpha is 1/2: half of the tokens are masks."""
 
     def at(self, u: Float64[Tensor, "N"], process: ForwardProcess, length: int) -> Moments:
         (schedule,) = process.schedules
         t = schedule.inverse(torch.full_like(u, 0.5))
         return Moments(t, t, torch.ones_like(u))
-
-    def nodes(self, process: ForwardProcess, points: int) -> Moments:
-        return self.at(torch.zeros(1, dtype=torch.float64), process, 1)

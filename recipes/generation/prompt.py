@@ -217,9 +217,8 @@ def prompt_states(saved: LoadedModel, text: str, length: int) -> tuple[Int[Tenso
     of given ones.
 
     Text behind a gap continues it: no space is added. A text with gaps is a whole document: behind
-    it come the end of text and, where the model was
-    trained on padding behind it, padding up to ``length``. A text without gaps is a beginning: all
-    positions behind it are free.
+    it come the end of text and, where the model was trained on padding behind it, padding up to
+    ``length``. A text without gaps is a beginning: all positions behind it are free.
 
     Raises:
         ValueError: it is longer than ``length``; a gap where the process has no mask.
@@ -258,12 +257,12 @@ def _encode_behind_gap(saved: ModelFiles, text: str) -> list[int]:
     alone = saved.encode(text)
     decode = saved.tokenizer.decode
     symbols = saved.symbols
+    reads_all = symbols is None or symbols.reads_all
     # the decoder may drop the first space
     spaces = text[: len(text) - len(text.lstrip())]
     decoded = spaces + decode(alone).lstrip()
     for letter in ascii_lowercase:  # some merge with the text
         joined = letter + text
-        reads_all = symbols is None or symbols.reads_all
         if not reads_all and any(map(symbols.unknown, (letter, joined))):
             continue
         front = saved.encode(letter)
