@@ -268,7 +268,13 @@ class Pace(Part):
 
 
 class Together(Pace):
-    """One time for all positions of a sequence, t = u, as in ordinary diffusion."""
+    """One time for all positions of a sequence, t = u, as in ordinary diffusion.
+
+    Bounds and samplers have faster forms for it, so it has no subclasses.
+    """
+
+    def __init_subclass__(cls) -> None:
+        raise TypeError(f"{cls.__name__} derives from Together, must derive from ddlib.paces.Pace")
 
     def times(
         self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]

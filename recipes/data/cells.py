@@ -135,7 +135,11 @@ class Cells:
         for token in np.unique(tokens):
             cell = np.array(self.quantiles[token])
             mine = tokens == token
-            drawn = np.interp(chance[mine], np.linspace(0, 1, len(cell)), cell)
+            knots = cell.copy()
+            if self.decimals is not None and len(cell) > 1:
+                # the smallest and the largest value are rounded to from both sides, as all others
+                knots[[0, -1]] += np.array([-0.5, 0.5]) * 10.0**-self.decimals
+            drawn = np.interp(chance[mine], np.linspace(0, 1, len(cell)), knots)
             rounded = drawn if self.decimals is None else np.round(drawn, self.decimals)
             # a value of the cell may have more decimals than are written
             result[mine] = rounded.clip(cell[0], cell[-1])

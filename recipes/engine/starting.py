@@ -23,6 +23,7 @@ from recipes.data.agreement import Vocabulary, check_same_tokens, prepare_with
 from recipes.data.tokens import load_tokenizer
 from recipes.embeddings.neighbours import neighbourhoods, stream
 from recipes.embeddings.starting import log_probs, state_vectors
+from recipes.metrics.conditioned import takes_labels
 from recipes.model_io import CLUSTERS, RECIPE, WEIGHTS
 from recipes.model_io.opening import layout_of
 
@@ -143,7 +144,7 @@ def start(
 
     Raises:
         ValueError: weights that do not fit, or of a network with other arguments; weights for other
-            ``clusters`` than those of the process.
+            ``clusters`` than those of the process, or for other classes than those of the labels.
     """
     if recipe.start == "random":
         return
@@ -171,6 +172,8 @@ def start(
                 f"numbers of tokens and states{f'; {other}' if other else ''}"
             ) from error
         check_same_network(recipe, model, folder)
+        if takes_labels(model):
+            check_same_classes(recipe, data, folder)
         # the file may hold bfloat16; weights, moments and their average are trained in float32
         model.float()
         return
@@ -180,6 +183,18 @@ def start(
     model.start_at(
         log_probs(counts), state_vectors(process, counts, 0.3 * model.dim**0.5 * vectors)
     )
+
+
+def check_same_classes(recipe: Recipe, data: Prepared, folder: Path) -> None:
+    """Refuse labels that index other classes than those of the weights."""
+    layout = layout_of(folder)
+    theirs = () if layout is None else layout.classes
+    if theirs and theirs != data.classes:
+        raise ValueError(
+            f"start={recipe.start!r}: its classes are {', '.join(theirs)}, those of "
+            f"data.folder={data.folder} are {', '.join(data.classes)}; they must be the same, in "
+            "the same order"
+        )
 
 
 def check_same_network(recipe: Recipe, model: nn.Module, folder: Path) -> None:

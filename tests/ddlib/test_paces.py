@@ -405,6 +405,15 @@ def test_a_custom_pace_is_verified():
     assert dd.verify(Halves()).ok
 
 
+def test_the_pace_with_faster_forms_has_no_subclasses():
+    """They would apply to other times."""
+    with pytest.raises(TypeError, match=r"Late derives from Together, must derive from ddlib\.pace"):
+
+        class Late(Together):
+            def times(self, u, chance):
+                return u**2
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_speeds_are_differentiated_where_gradients_are_off(mode):
     with mode():

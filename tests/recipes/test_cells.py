@@ -88,6 +88,15 @@ def test_the_distribution_of_drawn_values_is_that_of_the_data():
     assert ends.draw(tokens, chance).mean() > 5 * values.mean()
 
 
+def test_integers_of_a_cell_are_drawn_alike():
+    """The smallest and the largest one too, which are rounded to from both sides."""
+    cells = Cells(((3.0,), (11.0, 20.0)), 0)
+    drawn = cells.draw(np.ones(1000, int), (np.arange(1000) + 0.5) / 1000)
+    values, counts = np.unique(drawn, return_counts=True)
+    assert values.tolist() == list(range(11, 21)) and counts.tolist() == [100] * 10
+    assert (cells.draw(np.zeros(9, int), np.linspace(0, 0.99, 9)) == 3).all()
+
+
 def test_numbers_between_and_outside_of_cells():
     cells = Cells(((1.0,), (2.0,), (4.0, 5.0), (7.0,), (9.0, 10.0)))
     asked = np.array([0.9, 1.0, 1.5, 2.0, 3.0, 4.5, 6.0, 7.0, 8.0, 10.0, 10.1])

@@ -242,6 +242,24 @@ def test_pictures_are_measured_in_the_features_of_a_classifier(tmp_path):
         metrics.measure(own, swapped, np.full(20, 2))
 
 
+def test_a_run_starts_at_no_weights_of_other_classes(trained):
+    """With as many classes under other numbers the weights would fit."""
+    own = recipe(trained)
+    again = replace(
+        own,
+        start=str(trained / "run"),
+        output=replace(own.output, folder=trained / "next"),
+    )
+    data = open_prepared(trained / "data")
+    Run.prepare(again, ALONE, data)
+    swapped = data.in_classes(("odd", "even"))
+    with pytest.raises(ValueError, match="its classes are even, odd, those of .* are odd, even"):
+        Run.prepare(again, ALONE, swapped)
+    unlabelled = replace(again, model=again.model | {"num_classes": 0})
+    with pytest.raises(ValueError, match="do not fit"):
+        Run.prepare(unlabelled, ALONE, swapped)
+
+
 @pytest.mark.parametrize("strength", [1.0, 2.0])
 def test_samples_have_the_label(trained, strength):
     saved = open_saved(trained / "run")
