@@ -55,14 +55,20 @@ def curve(folder: Path) -> list[tuple[int, float, float]]:
     ]
 
 
-def judged(paths: Iterable[Path], name: str) -> None:
-    """Score the texts of these files that are not scored yet, by a causal language model."""
+def judged(paths: Iterable[Path], name: str, count: int | None = None) -> None:
+    """Score texts of the files that are not scored yet, by a causal language model.
+
+    Args:
+        paths: files of drawn samples.
+        name: the language model, a folder or a name.
+        count: number of texts of each file, the first ones; None for all.
+    """
     scorer = scoring.load_scorer(name)
     for path in paths:
         told = json.loads(path.read_text(encoding="utf-8"))
         if "scores" in told:
             continue
-        found = scoring.score(scorer, told["texts"])
+        found = scoring.score(scorer, told["texts"][:count])
         told["scores"] = {"nats": found.nats.tolist(), "tokens": found.tokens.tolist()}
         told["judge"] = {"name": Path(name).name, "revision": scorer.revision}
         write(path, told)

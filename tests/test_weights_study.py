@@ -109,10 +109,10 @@ def test_samples_are_drawn_judged_and_compared_at_equal_entropy(study, tmp_path)
     study.judge(str(smoke.judge(tmp_path / "judge")))
     again = study.result()["cells"]
     for name, one in cells.items():
-        assert again[name]["nats"]["corpus"] == one["nats"]["corpus"]
-        assert again[name]["nats"]["judge"]["value"] > 0
+        assert again[name]["judged"]["corpus"] == one["judged"]["corpus"]
+        assert again[name]["judged"]["judge"]["nats"]["value"] > 0
     whole = "\n".join(pages.samples_tables(study.result(), study.sizes))
-    assert pages.MISSING not in whole and "judged by judge" in whole
+    assert pages.MISSING not in whole and "2 a cell and seed, judged by judge" in whole
     before = study.out.read_bytes()
     study.xi()
     assert study.out.read_bytes() == before
@@ -215,16 +215,20 @@ def test_cells_are_compared_with_masks_of_their_seed():
     sizes = Sizes(noisy_seeds=(0, 1), calls=(8,), temperatures=(1.0,), mask_temperatures=(1.0, 0.5))
 
     def cell(entropy, nats):
-        values = {"value": nats}
-        return {"entropy": {"value": entropy}, "nats": {"corpus": values}, "distinct": {"2": 0.5}}
+        measured = {
+            "nats": {"value": nats},
+            "entropy": {"value": entropy},
+            "distinct": {"2": 0.5},
+        }
+        return {"judged": {"corpus": measured}}
 
     cells = {}
     for seed, shift in enumerate((0.0, 1.0)):
         cells[Cell("masks", seed, "ancestral", 8, 1.0).name] = cell(4.0, 6.0 + shift)
         cells[Cell("masks", seed, "ancestral", 8, 0.5).name] = cell(3.0, 4.0 + shift)
-        cells[Cell("xi = 0.9", seed, FORCED, 8, 1.0).name] = cell(3.5, 4.8 + shift)
+        cells[Cell("xi = 0.9", seed, FORCED, 8, 1.0).name] = cell(3.5, 4.8 + 1.5 * shift)
     row = pages.equal_row({"cells": cells}, sizes, "corpus", "xi = 0.9", FORCED, 1.0)
-    assert row == ["xi = 0.9", "forced", "1", "-0.200"]
+    assert row == ["xi = 0.9", "forced", "1", "+0.050 ± 0.250"]
     del cells[Cell("xi = 0.9", 1, FORCED, 8, 1.0).name]
     row = pages.equal_row({"cells": cells}, sizes, "corpus", "xi = 0.9", FORCED, 1.0)
     assert row[-1] == pages.MISSING

@@ -132,12 +132,13 @@ def score(scorer: Scorer, texts: Sequence[str], bos: bool = False, batch: int = 
     """
     start = beginning(scorer) if bos else []
     ids = [start + scorer.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-    nats = [torch.zeros(0, dtype=torch.float64)]
+    nats = torch.zeros(len(ids), dtype=torch.float64)
     counts = [max(len(row[: scorer.limit]) - 1, 0) for row in ids]
-    for first in range(0, len(ids), batch):
-        nats.append(_nats(scorer, [row[: scorer.limit] for row in ids[first : first + batch]]))
+    # texts of like lengths together, which need little padding
+    for group in torch.tensor(counts).argsort(stable=True).split(batch):
+        nats[group] = _nats(scorer, [ids[text][: scorer.limit] for text in group.tolist()])
     cut = sum(scorer.limit is not None and len(row) > scorer.limit for row in ids)
-    return Scores(torch.cat(nats), torch.tensor(counts, dtype=torch.int64), cut)
+    return Scores(nats, torch.tensor(counts, dtype=torch.int64), cut)
 
 
 def beginning(scorer: Scorer) -> list[int]:

@@ -67,6 +67,8 @@ class Sizes:
     mask_temperatures: tuple[float, ...] = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
     samples: int = 256
     """Samples of a cell."""
+    rescored: int = 128
+    """Samples of a cell that the second judge scores."""
     weights: tuple[str, ...] = tuple(WEIGHTS)
     rates: tuple[float, ...] = RATES
     further: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: FURTHER)
@@ -87,6 +89,7 @@ def tiny(hashes: Path) -> Sizes:
         temperatures=(1.0, 0.7),
         mask_temperatures=(1.0, 0.7),
         samples=4,
+        rescored=2,
         weights=("optimal", "constant"),
         rates=(RATE, 6e-3),
         further={},

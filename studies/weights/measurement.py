@@ -105,19 +105,18 @@ def draw(cell: Cell, folder: Path, samples: int, path: Path) -> None:
 
 
 def summarize(drawn: Mapping[str, Any], judge: LoadedModel, data: Prepared) -> dict[str, Any]:
-    """Return variety and calls of drawn samples, and the nats of the judges.
+    """Return calls of drawn samples, and quality and variety of those that each judge scored.
 
-    The autoregressive network judges all, another one those that ``studies.runs.judged`` scored.
+    The autoregressive network scores all, another one those of ``studies.runs.judged``.
     """
     rows = torch.tensor(drawn["rows"])
-    summary = quality(drawn["words"], causal_scores(judge, rows, data.pad_id))
-    nats = {"corpus": summary.pop("nats")}
+    by_judge = {"corpus": quality(drawn["words"], causal_scores(judge, rows, data.pad_id))}
     if "scores" in drawn:
         scores = Scores(
             **{key: torch.tensor(drawn["scores"][key]) for key in ("nats", "tokens")}, cut=0
         )
-        nats[drawn["judge"]["name"]] = quality(drawn["words"], scores)["nats"]
-    return drawn["cell"] | {"made": drawn["made"], **summary, "nats": nats}
+        by_judge[drawn["judge"]["name"]] = quality(drawn["words"][: len(scores.tokens)], scores)
+    return drawn["cell"] | {"made": drawn["made"], "judged": by_judge}
 
 
 def causal_scores(judge: LoadedModel, rows: Int64[Tensor, "B L"], pad_id: int) -> Scores:

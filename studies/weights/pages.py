@@ -178,19 +178,21 @@ def gaps_row(result: Result, sizes: Sizes, process: str, base: str, kind: str) -
 def samples_tables(result: Result, sizes: Sizes) -> list[str]:
     """Return the tables of the xi arm, one for each judge."""
     cells = result["cells"]
-    judges = sorted({judge for cell in cells.values() for judge in cell["nats"]}) or ["corpus"]
+    judges = sorted({judge for cell in cells.values() for judge in cell["judged"]}) or ["corpus"]
     parts = []
     for judge in judges:
         name = "the autoregressive network" if judge == "corpus" else judge
+        count = sizes.samples if judge == "corpus" else sizes.rescored
         parts += [
-            f"**Samples**, {sizes.samples} a cell and seed, judged by {name}: nats per token, "
+            f"**Samples**, {count} a cell and seed, judged by {name}: nats per token, "
             "entropy of a sample's tokens, share of distinct 2-grams.",
             table(
                 ["network", "sampler", "temperature", *(f"{calls} calls" for calls in sizes.calls)],
                 [sampled_row(result, sizes, judge, *row) for row in sampled(sizes)],
             ),
             "**At equal entropy**: nats above masks with as many calls, whose temperatures are "
-            "interpolated linearly; - where masks have no such entropy.",
+            "interpolated linearly; ± is half the distance between the two seeds, - where masks have no "
+            "such entropy.",
             table(
                 ["network", "sampler", "temperature", *(f"{calls} calls" for calls in sizes.calls)],
                 [
@@ -226,7 +228,7 @@ def sampled_row(
         if cells is None:
             shown.append(MISSING)
             continue
-        nats = statistics.mean(cell["nats"][judge]["value"] for cell in cells)
+        nats = statistics.mean(cell["nats"]["value"] for cell in cells)
         entropy = statistics.mean(cell["entropy"]["value"] for cell in cells)
         distinct = statistics.mean(cell["distinct"]["2"] for cell in cells)
         shown.append(f"{nats:.3f}, {entropy:.3f}, {distinct:.2f}")
@@ -242,15 +244,16 @@ def cells_of(
     temperature: float,
     calls: int,
 ) -> list[Any] | None:
-    """Return the cells of all seeds, None while one is missing or has no such tokens."""
+    """Return what a judge measured of the cells of all seeds, None while one is missing or has no
+    such tokens.
+    """
     found = []
     for seed in sizes.noisy_seeds:
         cell = result["cells"].get(Cell(network, seed, sampler, calls, temperature).name)
-        if cell is None or judge not in cell["nats"]:
+        measured = None if cell is None else cell["judged"].get(judge)
+        if measured is None or None in measured.values():
             return None
-        if cell["nats"][judge] is None or cell["entropy"] is None or cell["distinct"] is None:
-            return None
-        found.append(cell)
+        found.append(measured)
     return found
 
 
@@ -271,14 +274,15 @@ def equal_row(
         gaps = []
         for place, cell in enumerate(cells):
             points = [
-                (curve[place]["entropy"]["value"], curve[place]["nats"][judge]["value"])
+                (curve[place]["entropy"]["value"], curve[place]["nats"]["value"])
                 for curve in curves
                 if curve is not None
             ]
             masks = interpolated(points, cell["entropy"]["value"])
-            gaps.append(cell["nats"][judge]["value"] - masks)
+            gaps.append(cell["nats"]["value"] - masks)
         mean = statistics.mean(gaps)
-        shown.append("-" if math.isnan(mean) else f"{mean:+.3f}")
+        spread = (max(gaps) - min(gaps)) / 2
+        shown.append("-" if math.isnan(mean) else f"{mean:+.3f} ± {spread:.3f}")
     return [network, _shown(sampler), f"{temperature:g}", *shown]
 
 

@@ -117,14 +117,14 @@ class Study:
                 measurement.draw(cell, recipe.output.folder, self.sizes.samples, path)
             drawn = json.loads(path.read_text(encoding="utf-8"))
             known = self.result()["cells"].get(cell.name)
-            if known is None or len(known["nats"]) < 1 + ("scores" in drawn):
+            if known is None or len(known["judged"]) < 1 + ("scores" in drawn):
                 summary = measurement.summarize(drawn, saved, data)
                 recipe = self._sampled(cell.network, cell.seed)
                 self._write("cells", cell.name, recipe, summary)
 
     def judge(self, name: str) -> None:
-        """Score the drawn samples by a causal language model, a folder or a name."""
-        judged(sorted(self.drawn.glob("*.json")), name)
+        """Score drawn samples by a causal language model, a folder or a name."""
+        judged(sorted(self.drawn.glob("*.json")), name, self.sizes.rescored)
         self.xi()
 
     def cells(self) -> Iterator[Cell]:
