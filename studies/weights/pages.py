@@ -191,8 +191,8 @@ def samples_tables(result: Result, sizes: Sizes) -> list[str]:
                 [sampled_row(result, sizes, judge, *row) for row in sampled(sizes)],
             ),
             "**At equal entropy**: nats above masks with as many calls, whose temperatures are "
-            "interpolated linearly; ± is half the distance between the two seeds, - where masks have no "
-            "such entropy.",
+            "interpolated linearly; ± is half the distance between the two seeds, - where masks "
+            "have no such entropy.",
             table(
                 ["network", "sampler", "temperature", *(f"{calls} calls" for calls in sizes.calls)],
                 [

@@ -253,7 +253,7 @@ def test_a_run_starts_at_no_weights_of_other_classes(trained):
     data = open_prepared(trained / "data")
     Run.prepare(again, ALONE, data)
     swapped = data.in_classes(("odd", "even"))
-    with pytest.raises(ValueError, match="its classes are even, odd, those of .* are odd, even"):
+    with pytest.raises(ValueError, match=r"its classes are even, odd, those of .* are odd, even"):
         Run.prepare(again, ALONE, swapped)
     unlabelled = replace(again, model=again.model | {"num_classes": 0})
     with pytest.raises(ValueError, match="do not fit"):
