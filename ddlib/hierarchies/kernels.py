@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ddlib.utils.categorical import draw
-from ddlib.utils.precision import Float64Module
+from ddlib.utils.precision import Float64Module, product
 from ddlib.utils.validation import require, visible
 
 _TERMS = 2**22
@@ -229,7 +229,7 @@ class Dense(Kernel):
         return self.values[child, parent]
 
     def push(self, probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
-        return probs @ self.values.to(probs.dtype)
+        return product(probs, self.values.to(probs.dtype))
 
     def compose(self, upper: Kernel) -> Kernel:
         return upper.after(self.values)

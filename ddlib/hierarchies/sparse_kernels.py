@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 from ddlib.hierarchies.kernels import Dense, Kernel, check_parents, log_sum, stochastic
 from ddlib.hierarchies.maps import Map
 from ddlib.utils.categorical import draw
+from ddlib.utils.precision import product
 from ddlib.utils.validation import check_count, require
 
 _DENSE = 2**20
@@ -110,8 +111,8 @@ class Sparse(Kernel):
 
     def push(self, probs: Float[Tensor, "*n children"]) -> Float[Tensor, "*n parents"]:
         if self.num_children * self.num_parents <= _DENSE:
-            return probs @ self.matrix().to(probs.dtype)
-        # transposed: the sparse factor of torch.sparse.mm stands on the left
+            return product(probs, self.matrix().to(probs.dtype))
+        # transposed: a sparse factor stands on the left
         places = torch.stack(
             [
                 self.index.flatten(),
@@ -123,7 +124,7 @@ class Sparse(Kernel):
         # indices were checked before
         upwards = torch.sparse_coo_tensor(places, values, shape, check_invariants=False)
         flat = probs.reshape(-1, self.num_children)
-        return torch.sparse.mm(upwards, flat.mT).mT.reshape(*probs.shape[:-1], self.num_parents)
+        return product(upwards, flat.mT).mT.reshape(*probs.shape[:-1], self.num_parents)
 
     def at_parents(
         self, child: Int64[Tensor, "*n"], *values: Float[Tensor, "*n parents"]
@@ -286,8 +287,8 @@ class Banded(Sparse):
         inside = (place >= 0) & (place < len(self._steps))
         weights = torch.where(inside, self._steps[place.clamp(0, len(self._steps) - 1)], 0.0)
         # all blocks have this one Toeplitz matrix, as steps do not depend on the place
-        below, inside_block, above = weights.to(pieces[0].dtype).split([reach, size, reach])
-        return pieces[0] @ below + pieces[1] @ inside_block + pieces[2] @ above
+        parts = weights.to(pieces[0].dtype).split([reach, size, reach])
+        return torch.stack([product(*pair) for pair in zip(pieces, parts, strict=True)]).sum(0)
 
     def _join(self, blocks: Float[Tensor, "*n m k"]) -> Float[Tensor, "*n parents"]:
         start = self._reach if self.cyclic else 0

@@ -269,8 +269,9 @@ def bound(
             but a divergence in the step.
         pace: order and times of the positions; None is ``Together()``, one time for all.
         at_once: True to draw once per block instead of once per sequence, with a denoiser that also
-            takes the clean sequence (``typing.BlockDenoiser``): the same mean, twice the work and
-            less variance.
+            takes the clean sequence (``typing.BlockDenoiser``): twice the work and less variance.
+            The mean is the same if the interval begins at 0 and schedules have exact ends;
+            otherwise earlier blocks are clean, where one draw per sequence leaves their noise.
 
     Raises:
         TypeError, ValueError: as ``nelbo``; a bad mask, interval or number of steps; bad given
@@ -350,7 +351,9 @@ def bound(
     left = torch.zeros_like(diffusion)
     if bool((process.likelihood(states, x, start) < 1).any()):
         z, _ = hold_given(states, process.sample(x, start, generator), start, given)
-        logits = cavity_logits(process, denoiser(z, _default_dtype(start)), z, start, meaning)
+        shown = start[:, None].expand_as(z) if at_once else start
+        output = denoiser(z, _default_dtype(shown), **clean)
+        logits = cavity_logits(process, output, z, start, meaning)
         left = reconstruction(process, logits, x, z, start)
     able.check_graph(output, "dd.bound")
     prior = process.prior_kl(x, end).to(diffusion.dtype)

@@ -56,8 +56,8 @@ def bands(subject: ForwardProcess | Hierarchy, names: Sequence[str] | None = Non
         kinds = [(token, BLUE), *zip(middle, cycle(_CLUSTERS), strict=False), (last, DARK)]
     else:
         kinds = [("own token", BLUE), ("another token", VERMILION)]
-        beyond = subject.num_states - subject.vocab_size
-        kinds += [("mask" if beyond == 1 else "no token", DARK)] * (beyond > 0)
+        beyond = len(subject.levels) > 1
+        kinds += [("mask" if subject.levels[-1] == 1 else "no token", DARK)] * beyond
     listed = ", ".join(name for name, _ in kinds)
     names = [name for name, _ in kinds] if names is None else names
     require(
@@ -93,11 +93,11 @@ def band_of(
     Args:
         process: the process of the states.
         states: (n, L), one row per time.
-        x: (L,) clean token of each position.
+        x: (L,) clean state of each position.
     """
     if isinstance(process, HasLevelWeights):
         return process.level_of(states)
-    return torch.where(states >= process.vocab_size, 2, (states != x).to(torch.int64))
+    return torch.where(process.level_of(states) > 0, 2, (states != x).to(torch.int64))
 
 
 def state_names(

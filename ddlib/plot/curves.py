@@ -54,12 +54,7 @@ def occupancy_series(
     if isinstance(process, HasLevelWeights):
         values = process.occupancies(t)
     else:
-        tokens = _evenly_spaced(0, process.vocab_size).to(t.device).expand(len(t), -1)
-        clean = process.likelihood(tokens, tokens, t).mean(1)
-        beyond = torch.zeros_like(clean)
-        for state in range(process.vocab_size, process.num_states):
-            beyond += process.likelihood(torch.full_like(tokens, state), tokens, t).mean(1)
-        values = torch.stack([clean, (1 - clean - beyond).clamp_min(0), beyond], 1)
+        values = _masses(process, t).sum(0)[:, : len(groups)]
     return [Series(band, values[:, i]) for i, band in enumerate(groups)]
 
 
@@ -216,11 +211,35 @@ def _evenly_spaced(start: int, end: int) -> Tensor:
     )
 
 
+def _masses(process: ForwardProcess, t: Times) -> Float64[Tensor, "N B 3"]:
+    """Compute the probability of position and band, for each field: its own token, another token,
+    and no token.
+    """
+    result = []
+    for share, (field, *_) in zip(process.shares, process.components, strict=True):
+        tokens = _evenly_spaced(0, field.vocab_size).to(t.device).expand(len(t), -1)
+        own = field.likelihood(tokens, tokens, t).mean(1)
+        beyond = torch.zeros_like(own)
+        for state in range(field.vocab_size, field.num_states):
+            beyond += field.likelihood(torch.full_like(tokens, state), tokens, t).mean(1)
+        result.append(share * torch.stack([own, (1 - own - beyond).clamp_min(0), beyond], 1))
+    return torch.stack(result)
+
+
 def _mean_weights(process: ForwardProcess, t: Times, count: int) -> Float64[Tensor, "B n"]:
     """Compute the mean loss weight given each of ``count`` bands.
 
     NaN for a band of probability 0.
     """
+    fields = [_weights_of_field(field, t, count) for field, *_ in process.components]
+    if len(fields) == 1:
+        return fields[0]
+    weights = torch.stack(fields)
+    masses = _masses(process, t)[..., :count]
+    return torch.where(weights.isnan(), 0, masses * weights).sum(0) / masses.sum(0)
+
+
+def _weights_of_field(process: ForwardProcess, t: Times, count: int) -> Float64[Tensor, "B n"]:
     tokens = _evenly_spaced(0, process.vocab_size)
     states = torch.cat([tokens, _evenly_spaced(process.vocab_size, process.num_states)])
     x, z = (v.reshape(1, -1).to(t.device) for v in torch.meshgrid(tokens, states, indexing="ij"))

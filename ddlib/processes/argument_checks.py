@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
+from torch import nn
 
 from ddlib.hierarchies import Hierarchy
 from ddlib.schedules import Schedule
@@ -58,7 +59,7 @@ def check_schedules(edges: int, schedules: Sequence[Schedule]) -> None:
     one does.
 
     Raises:
-        TypeError: one that is not a schedule.
+        TypeError: one that is not a schedule, or has parameters.
         ValueError: see ``check_tree``; a schedule without exact ends, or that is 0 in float64
             before its end.
     """
@@ -71,6 +72,12 @@ def check_schedules(edges: int, schedules: Sequence[Schedule]) -> None:
         if not isinstance(schedule, Schedule):
             raise TypeError(f"schedule[{i}] is {schedule!r}, must be a ddlib.schedules.Schedule")
         schedule.check()
+        if learns(schedule):
+            raise TypeError(
+                f"schedule[{i}] is {schedule!r}, which has parameters, must have none: transitions "
+                "of schedules for each edge are tabulated once. One schedule for all edges may "
+                "be learned"
+            )
         require(
             schedule.exact_ends,
             f"schedule[{i}] is {schedule!r}, must be 1 at its start and 0 at its end: with a "
@@ -87,6 +94,14 @@ def check_schedules(edges: int, schedules: Sequence[Schedule]) -> None:
             "that could not leave it. Use a schedule that overrides hazard",
         )
     check_supports(schedules)
+
+
+def learns(schedule: Schedule) -> bool:
+    """Return whether a schedule, or one within it, has parameters."""
+    own = isinstance(schedule, nn.Module) and any(True for _ in schedule.parameters())
+    return own or any(
+        learns(part) for part in vars(schedule).values() if isinstance(part, Schedule)
+    )
 
 
 def check_supports(schedules: Sequence[Schedule]) -> None:

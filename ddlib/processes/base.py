@@ -204,6 +204,11 @@ class ForwardProcess(Float64Module, Part):
         """Processes of one alphabet that its positions have: itself, or the fields of a product."""
         return (Component(self, 0, ""),)
 
+    @property
+    def shares(self) -> Float64[Tensor, "N"]:
+        """Share of the positions of each component."""
+        return torch.ones(1, dtype=torch.float64, device=self.device)
+
     def component_of(self, z: Int64[Tensor, "*n"]) -> Int64[Tensor, "*n"]:
         """Number of the component of each state, of the shape of z."""
         return torch.zeros_like(z)

@@ -12,6 +12,7 @@ from ddlib.schedules import Schedule
 from ddlib.times.base import INTERIOR
 from ddlib.typing import Times, Tokens
 from ddlib.utils.compilation import disable_compile
+from ddlib.utils.precision import product
 from ddlib.utils.validation import check_times, require
 
 
@@ -52,7 +53,9 @@ def multiply_rows(
     rows: Float[Tensor, "B L N"], matrices: Float[Tensor, "*n N S"]
 ) -> Float[Tensor, "B L S"]:
     """Multiply the row of each position by the matrix of its time: (B, N, S), or (B, L, N, S)."""
-    return rows @ matrices if matrices.ndim == 3 else (rows[..., None, :] @ matrices).squeeze(-2)
+    if matrices.ndim == 3:
+        return product(rows, matrices)
+    return product(rows[..., None, :], matrices).squeeze(-2)
 
 
 def each_time(function: Callable[..., Tensor], *times: Times) -> Tensor:
@@ -110,13 +113,13 @@ def products_at(
     matrices, which = _distinct(function, *times)
     matrices = matrices.to(p.dtype)
     if len(matrices) == 1:
-        return p @ matrices[0]
+        return product(p, matrices[0])
     if which.ndim == 1:
         return multiply_rows(p, matrices[which])
     result = p.new_empty(*p.shape[:-1], matrices.shape[-1])
     for i, matrix in enumerate(matrices):
         here = which == i
-        result[here] = p[here] @ matrix
+        result[here] = product(p[here], matrix)
     return result
 
 

@@ -157,11 +157,11 @@ class Product(Fielded):
         return self._typical(self._one())
 
     def _typical(self, t: Tensor) -> Tensor:
-        fields = zip(self._shares(), self.every, strict=True)
+        fields = zip(self.shares, self.every, strict=True)
         return torch.cat([share * each._typical(t) for share, each in fields])
 
-    def _shares(self) -> Float64[Tensor, "N"]:
-        """Share of the positions of each field."""
+    @property
+    def shares(self) -> Float64[Tensor, "N"]:
         counts = torch.bincount(self._fields.flatten(), minlength=len(self.processes))
         return counts.to(torch.float64) / counts.sum()
 
@@ -239,8 +239,8 @@ class Product(Fielded):
         """
         moments = [each.time_moments(t, divergences) for each in self.every]
         means, squares = (torch.stack(values) for values in zip(*moments, strict=True))
-        mean = self._shares() @ means
-        return mean, self._shares() @ (squares - means**2) + mean**2
+        mean = self.shares @ means
+        return mean, self.shares @ (squares - means**2) + mean**2
 
     # ---- draws of samplers
 

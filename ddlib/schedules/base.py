@@ -135,7 +135,7 @@ class Schedule(Part):
         """Return whether alpha decreases between consecutive (increasing) times ``t``, up to
         float64 precision.
         """
-        alpha = self.alpha(t)
+        alpha = self.alpha(t).detach()
         step = alpha.diff()
         falls = step < 0
         flat = (alpha[1:] > 1 - 1e-15) & (step == 0)

@@ -25,6 +25,12 @@ def numbers_on(device: torch.device, values: Iterable[float]) -> Float64[Tensor,
     )
 
 
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """Return the matrix product in the dtype of the factors, also within an autocast region."""
+    with torch.autocast(left.device.type, enabled=False):
+        return left @ right
+
+
 class Float64Module(nn.Module):
     """An ``nn.Module`` of constants: tensors that are plain attributes, ``self.speeds = tensor``.
 

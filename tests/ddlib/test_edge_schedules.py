@@ -14,6 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from refusals import refuses
 from scipy.integrate import solve_ivp
+from torch import nn
 
 import ddlib as dd
 from ddlib.parameterization.logits import posterior_logits
@@ -421,3 +422,23 @@ test_refusals = refuses(
       hierarchy is \(2.0, 1.0\), must be 1
     """
 )
+
+
+class Learned(nn.Module, dd.schedules.Schedule):
+    """A power that is learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.power = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+    def alpha(self, t, xp=torch):
+        return (1 - t) ** self.power
+
+
+def test_a_schedule_for_each_edge_is_not_learned():
+    """Its transitions are tabulated once, with no gradient and for the first value alone."""
+    tree = dd.hierarchies.Tree([[0, 0, 1]])
+    assert [name for name, _ in Hierarchical(tree, Learned()).named_parameters()]
+    for own in (Learned(), Window(Learned(), 0.0, 0.5)):
+        with pytest.raises(TypeError, match=r"schedule\[0\] is .* has parameters, must have none"):
+            Hierarchical(tree, [own, Linear()])

@@ -452,3 +452,20 @@ test_refusals = refuses(
     dd.Children(Blur(5, [1.0])) | ValueError | must have one parent for each state
     """
 )
+
+
+@every_process
+@pytest.mark.parametrize("blocks", [0, 2**20])
+def test_an_autocast_region_changes_no_loss(name, blocks, monkeypatch):
+    """It multiplied probabilities in bfloat16."""
+    monkeypatch.setattr("ddlib.hierarchies.sparse_kernels._DENSE", blocks)
+    process = PROCESSES[name]
+    seeded = torch.Generator().manual_seed(0)
+    x = torch.randint(process.vocab_size, (64, 4), generator=seeded)
+    t = torch.rand(64, generator=seeded) * 0.98 + 0.01
+    z = process.sample(x, t, seeded)
+    logits = torch.zeros(64, 4, process.vocab_size).scatter(-1, x[..., None], 9.0)
+    loss = dd.training_loss(process, logits, x, z, t, reduction="none")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = dd.training_loss(process, logits, x, z, t, reduction="none")
+    assert torch.equal(inside, loss)

@@ -111,6 +111,31 @@ def test_curves_without_levels_are_means_over_tokens_and_states(name):
                 assert mean.nan_to_num()[i] == 0
 
 
+def test_fields_without_common_levels_are_averaged_by_their_positions():
+    fields = {"few": Uniform(2, Linear()), "many": GIDD(5, 0.2)}
+    process = dd.processes.Product(fields, ["few", "many", "many"])
+    t = torch.tensor([0.1, 0.9], dtype=F64)
+    shares = [curve.values for curve in curves.occupancy_series(process, t)]
+    weights = [curve.values for curve in curves.weight_series(process, t)]
+    torch.testing.assert_close(sum(shares), torch.ones(2, dtype=F64))
+    for band in range(3):
+        own = [curves.occupancy_series(field, t)[band:] for field in fields.values()]
+        masses = [
+            share * curve[0].values
+            for share, curve in zip((1 / 3, 2 / 3), own, strict=True)
+            if curve
+        ]
+        torch.testing.assert_close(shares[band], sum(masses))
+        each = [curves.weight_series(field, t)[band:] for field in fields.values()]
+        total = sum(
+            mass * curve[0].values
+            for mass, curve in zip(masses, [one for one in each if one], strict=True)
+        )
+        torch.testing.assert_close(weights[band], total / sum(masses))
+    states = process.tokens_as_states(torch.tensor([[1, 4, 0]]))
+    assert colors.band_of(process, states, states[0]).tolist() == [[0, 0, 0]]
+
+
 def test_a_weight_that_is_always_zero_is_not_drawn():
     assert list(lines(plot.weights(GIDD(5, 0.0)))) == ["mask"]
     assert list(lines(plot.weights(Uniform(4, Linear())))) == NAMES[:2]

@@ -279,6 +279,19 @@ def test_a_wrong_weight_of_a_level_is_reported_as_such():
     assert first.label == "reverse: level weights" and first.counterexample.quantity == "weights"
 
 
+class Halved(GIDD):
+    """Its bound is right, and so is no weighted loss."""
+
+    def weighted_divergence(self, logits, x, z, t):
+        weight, divergence = super().weighted_divergence(logits, x, z, t)
+        return 2 * weight, divergence / 2
+
+
+def test_a_weight_of_the_closed_form_that_is_not_that_of_the_loss_is_reported():
+    first, *_ = dd.verify(Halved(4, 0.3)).failures
+    assert first.label == "objective: weights" and first.counterexample.quantity == "loss_weight"
+
+
 class Bare(dd.samplers.Ancestral):
     """A step returns the states without their times."""
 

@@ -58,6 +58,7 @@ def _weights(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     ]
     (flat, _), (weight, divergence) = parts
     yield per_pair("weight for another distribution", x, z, weight, flat, 0.0)
+    yield per_pair("loss_weight", x, z, process.loss_weight(x, z, t), weight, 1e-12 * weight)
     yield per_pair("weight >= 0", x, z, weight, weight.clamp_min(0), 0.0)
     yield per_pair("divergence >= 0", x, z, divergence, divergence.clamp_min(0), 0.0)
 
@@ -255,8 +256,9 @@ CLAIMS = (
     Claim(
         "objective",
         "weights",
-        "the weight is >= 0 and depends on time and state only, the divergence is >= 0",
-        "exactly",
+        "the weight is that of loss_weight, >= 0, and does not depend on the prediction; the "
+        "divergence is >= 0",
+        "exactly; 1e-12 of the weight",
         _weights,
         ({"t": 0.5, "distribution": 1},),
         ({"t": 1e-6, "distribution": 2}, {"t": 0.99, "distribution": 3}),
