@@ -216,7 +216,7 @@ def _masses(process: ForwardProcess, t: Times) -> Float64[Tensor, "N B 3"]:
     and no token.
     """
     result = []
-    for share, (field, *_) in zip(process.shares, process.components, strict=True):
+    for share, (field, *_) in zip(process.component_shares, process.components, strict=True):
         tokens = _evenly_spaced(0, field.vocab_size).to(t.device).expand(len(t), -1)
         own = field.likelihood(tokens, tokens, t).mean(1)
         beyond = torch.zeros_like(own)

@@ -205,7 +205,7 @@ class ForwardProcess(Float64Module, Part):
         return (Component(self, 0, ""),)
 
     @property
-    def shares(self) -> Float64[Tensor, "N"]:
+    def component_shares(self) -> Float64[Tensor, "N"]:
         """Share of the positions of each component."""
         return torch.ones(1, dtype=torch.float64, device=self.device)
 

@@ -157,11 +157,11 @@ class Product(Fielded):
         return self._typical(self._one())
 
     def _typical(self, t: Tensor) -> Tensor:
-        fields = zip(self.shares, self.every, strict=True)
+        fields = zip(self.component_shares, self.every, strict=True)
         return torch.cat([share * each._typical(t) for share, each in fields])
 
     @property
-    def shares(self) -> Float64[Tensor, "N"]:
+    def component_shares(self) -> Float64[Tensor, "N"]:
         counts = torch.bincount(self._fields.flatten(), minlength=len(self.processes))
         return counts.to(torch.float64) / counts.sum()
 
@@ -239,8 +239,8 @@ class Product(Fielded):
         """
         moments = [each.time_moments(t, divergences) for each in self.every]
         means, squares = (torch.stack(values) for values in zip(*moments, strict=True))
-        mean = self.shares @ means
-        return mean, self.shares @ (squares - means**2) + mean**2
+        mean = self.component_shares @ means
+        return mean, self.component_shares @ (squares - means**2) + mean**2
 
     # ---- draws of samplers
 

@@ -54,7 +54,7 @@ class LevelProduct(Product, LevelProcess):
     def _mean(self, values: Sequence[Tensor]) -> Tensor:
         """Mean over positions of values (..., levels) of each field."""
         width = len(self.levels)
-        fields = zip(self.shares, values, strict=True)
+        fields = zip(self.component_shares, values, strict=True)
         means = [share * pad(value, (0, width - value.shape[-1])) for share, value in fields]
         return torch.stack(means).sum(0)
 
