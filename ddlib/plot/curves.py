@@ -236,7 +236,8 @@ def _mean_weights(process: ForwardProcess, t: Times, count: int) -> Float64[Tens
         return fields[0]
     weights = torch.stack(fields)
     masses = _masses(process, t)[..., :count]
-    return torch.where(weights.isnan(), 0, masses * weights).sum(0) / masses.sum(0)
+    counted = (masses > 0) & ~weights.isnan()
+    return torch.where(counted, masses * weights, 0).sum(0) / masses.sum(0)
 
 
 def _weights_of_field(process: ForwardProcess, t: Times, count: int) -> Float64[Tensor, "B n"]:

@@ -18,7 +18,6 @@ def other(self, *arguments, **options):
 @pytest.mark.parametrize(
     ("base", "overridden", "inherited", "named"),
     [
-        (Together, "times", "speeds", "Together"),
         (Blocks, "times", "speeds, block", "InTurn and Blocks"),
         (LeftToRight, "turns", "block", "Blocks"),
         (Bell, "density", "cumulative", "Bell"),
@@ -42,7 +41,6 @@ def test_a_stale_closed_form_is_refused_when_the_class_is_defined(
 @pytest.mark.parametrize(
     ("base", "source", "forms"),
     [
-        (Together, "times", ["speeds"]),
         (Blocks, "times", ["speeds", "block"]),
         (Bell, "density", ["cumulative", "inverse"]),
         (Linear, "alpha", ["rate", "hazard", "inverse"]),
@@ -59,7 +57,6 @@ def test_a_class_that_states_all_of_them_is_made(base, source, forms):
     [
         (Pace, "times"),
         (RandomOrder, "turns"),
-        (Together, "speeds"),
         (TimeDensity, "density"),
         (TimeDensity, "cumulative"),
         (Bell, "inverse"),
