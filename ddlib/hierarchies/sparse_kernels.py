@@ -288,7 +288,8 @@ class Banded(Sparse):
         weights = torch.where(inside, self._steps[place.clamp(0, len(self._steps) - 1)], 0.0)
         # all blocks have this one Toeplitz matrix, as steps do not depend on the place
         parts = weights.to(pieces[0].dtype).split([reach, size, reach])
-        return torch.stack([product(*pair) for pair in zip(pieces, parts, strict=True)]).sum(0)
+        below, inside_block, above = map(product, pieces, parts)
+        return below + inside_block + above
 
     def _join(self, blocks: Float[Tensor, "*n m k"]) -> Float[Tensor, "*n parents"]:
         start = self._reach if self.cyclic else 0
