@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from ddlib.samplers.control import Needs, NetworkControl, SamplingCall, check_single
@@ -44,6 +44,7 @@ class ReusingContext(WindowContext):
     Args:
         denoiser: a denoiser with ``prefill_around`` and ``extend``.
         before: (B, n) tokens before the window.
+        given: (B, w) as in ``WindowContext``.
         after: (B, m) as in ``WindowContext``.
         behind: (B, m) as in ``WindowContext``.
         times: (B, m) as in ``WindowContext``.
@@ -54,12 +55,13 @@ class ReusingContext(WindowContext):
         self,
         denoiser: Denoiser,
         before: Tokens,
+        given: Bool[Tensor, "B w"],
         after: Int64[Tensor, "B m"],
         behind: Tensor,
         times: Tensor,
         reuse: Reuse,
     ) -> None:
-        super().__init__(before, after, behind, times)
+        super().__init__(before, given, after, behind, times)
         self.denoiser: Any = denoiser
         self.reuse = reuse
         self._cache: Any = None
@@ -76,11 +78,11 @@ class ReusingContext(WindowContext):
         rows: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        inside, times, cache = self._inside(z, t, rows)
+        inside, times, cache = self._evaluated(z, t, rows)
         output = call(inside, times, positions, cache=cache)
         return output if positions is not None else output[:, : z.shape[1]]
 
-    def _inside(self, z: Tokens, t: Times, rows: Tensor | None) -> tuple[Tensor, Tensor, Any]:
+    def _evaluated(self, z: Tokens, t: Times, rows: Tensor | None) -> tuple[Tensor, Tensor, Any]:
         """Return states and times that are evaluated, and the cache of the others, computed again
         where it is due.
         """
@@ -140,10 +142,12 @@ class ReusingBlocks(BlockContexts):
         super().__init__(network, size)
         self.reuse = reuse
 
-    def window(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> FullContext:
+    def window(
+        self, before: Tokens, given: Tensor, after: Tensor, behind: Tensor, times: Tensor
+    ) -> FullContext:
         if before.shape[1] or (self.reuse.suffix and behind.shape[1]):
-            return ReusingContext(self.denoiser, before, after, behind, times, self.reuse)
-        return super().window(before, after, behind, times)
+            return ReusingContext(self.denoiser, before, given, after, behind, times, self.reuse)
+        return super().window(before, given, after, behind, times)
 
 
 class Cache(NetworkControl):

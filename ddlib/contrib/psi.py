@@ -89,5 +89,6 @@ class Psi(Sampler):
                 logits, z, t, zero, None, run.generator, sharpen=run.sharpen
             )
             return run.process.states_as_tokens(states)
-        scores = run.sharpen(posterior_logits(run.process, logits, z, t))
+        cavity = run.process.sharpen(logits, z, t, run.sharpen)
+        scores = posterior_logits(run.process, cavity, z, t)
         return draw_logits(scores, rand(z.shape, run.generator, z.device))

@@ -24,7 +24,7 @@ from ddlib.typing import (
     WindowDenoiser,
     implements,
 )
-from ddlib.utils.validation import warn_once
+from ddlib.utils.validation import require, warn_once
 
 Output = TypeVar("Output")
 
@@ -44,6 +44,8 @@ class Capabilities:
     """Name in messages."""
     parameterization: Parameterization
     """Meaning of its logits: the attribute of that name, "cavity" without one."""
+    states_meaning: bool
+    """True if it has the attribute ``parameterization``."""
     own_times: bool
     """True if it takes a time per position (``typing.OwnTimes``)."""
     block_size: int
@@ -98,6 +100,7 @@ class Capabilities:
         return cls(
             name=str(getattr(denoiser, "__qualname__", type(denoiser).__qualname__)),
             parameterization="cavity" if stated is None else stated,
+            states_meaning=stated is not None,
             own_times=implements(denoiser, OwnTimes) and bool(denoiser.own_times),
             block_size=int(getattr(denoiser, "block_size", None) or 0),
             caches_blocks=implements(denoiser, BlockDenoiser),
@@ -114,8 +117,19 @@ class Capabilities:
         )
 
     def meaning(self, parameterization: Parameterization | None) -> Parameterization:
-        """Return the meaning of the logits: as passed, else as the denoiser states it."""
-        return self.parameterization if parameterization is None else parameterization
+        """Return the meaning of the logits: as the denoiser states it, else as passed.
+
+        Raises:
+            ValueError: the denoiser states another one than is passed.
+        """
+        if parameterization is None:
+            return self.parameterization
+        require(
+            not self.states_meaning or parameterization == self.parameterization,
+            f"parameterization is {parameterization!r}, and the denoiser {self.name} states "
+            f"{self.parameterization!r}, must be the same: omit the argument",
+        )
+        return parameterization
 
     def check_time_input(self, clean: int, caller: str) -> None:
         """Raise TypeError unless the denoiser takes a time per position and, if required, the clean

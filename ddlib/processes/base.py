@@ -791,12 +791,32 @@ class ForwardProcess(Float64Module, Part):
                 are none.
             generator: source of randomness.
             force: keep a token inside its cluster as it descends (the paper's force transition).
-            sharpen: temperature and truncation of every distribution of tokens or clusters that is
-                drawn from, after the evidence of z: by default here of p(x|z_t), so that z_s is
-                drawn given z_t and a token.
+            sharpen: temperature and truncation: of the network's distribution, as in ``sharpen``,
+                and in a ``LevelProcess`` of every distribution of tokens or clusters that is drawn
+                from.
         """
         noise = self.draw_uniforms(z, generator)
         return self.sample_posterior(logits, z, t, s, noise, force=force, sharpen=sharpen)
+
+    def sharpen(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> Logits:
+        """Compute cavity logits after ``sharpen`` of the distribution over tokens that may have
+        become z.
+
+        The evidence of z is not sharpened: z_s then follows the exact posterior given the
+        sharpened distribution, in any number of steps.
+
+        Args:
+            logits: (B, L, V) cavity logits.
+            z: (B, L) states at ``t``.
+            t: (B,) times, or (B, L).
+            sharpen: temperature and truncation of log-probabilities.
+
+        Returns:
+            (B, L, V) logits, -inf at the other tokens.
+        """
+        known, _ = evidence(self, z, t)
+        possible = float32_or_wider(logits).masked_fill(known == -torch.inf, -torch.inf)
+        return sharpen(possible.log_softmax(-1))
 
     @property
     def num_uniforms(self) -> int:
@@ -822,10 +842,9 @@ class ForwardProcess(Float64Module, Part):
     ) -> Tokens:
         """Compute z_s from the result of ``draw_uniforms``, as ``sample_given_level``."""
         token_u, state_u = noise
-        logits = float32_or_wider(logits)
+        cavity = self.sharpen(logits, z, t, sharpen)
         known, possible = evidence(self, z, t)
-        log_probs = sharpen(logits.log_softmax(-1) + known.to(logits.dtype))
-        x = draw_logits(log_probs, token_u)
+        x = draw_logits(cavity + known.to(cavity.dtype), token_u)
         probs = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s)
         probs = torch.where(possible, probs, one_hot(z, self.num_states))
         return draw(probs, state_u)
@@ -897,22 +916,10 @@ class ForwardProcess(Float64Module, Part):
         return self.token_likelihood(z, middle) > 0
 
     def _rates(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> StateProbs:
-        """``reverse_rate`` after ``sharpen`` of p(x|z); 0 from states that no noise leads to."""
-        cavity, possible = self._sharpen(logits, z, t, sharpen)
+        """``reverse_rate`` after ``sharpen``; 0 from states that no noise leads to."""
+        _, possible = evidence(self, z, t)
+        cavity = self.sharpen(logits, z, t, sharpen)
         return torch.where(possible, self.reverse_rate(cavity.softmax(-1), z, t), 0.0)
-
-    def _sharpen(
-        self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen
-    ) -> tuple[Logits, Bool[Tensor, "B L 1"]]:
-        """Cavity logits after ``sharpen`` of p(x|z).
-
-        And whether some token may have become z by t.
-        """
-        logits = float32_or_wider(logits)
-        known, possible = evidence(self, z, t)
-        known = known.to(logits.dtype)
-        log_probs = sharpen(logits.log_softmax(-1) + known)
-        return torch.where(known > -torch.inf, log_probs - known, -torch.inf), possible
 
     def _uniforms(self, x: Tokens, generator: Generator, levels: str) -> Float64[Tensor, "B L"]:
         """Uniforms from which each token's level, or its state, is drawn."""

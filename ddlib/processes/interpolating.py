@@ -278,7 +278,7 @@ class Interpolating(ForwardProcess):
         sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw z_s without a (B, L, S) tensor: keep the state, or resample it from q_s(.|p)."""
-        logits = float32_or_wider(logits)
+        logits = sharpen(float32_or_wider(logits))
         before = self._at(s)
         since = self._between(s, t)
         stay = since.keep * self._prob(before, self._log_prob(logits, z).exp(), z)
@@ -287,7 +287,7 @@ class Interpolating(ForwardProcess):
         moves = move_u >= stay
         result = torch.where(moves, self._resample(before, iter(resample_u)), z)
         rows = moves & (model_u < before.keep)
-        result[rows] = draw_logits(sharpen(logits[rows]), u[rows])
+        result[rows] = draw_logits(logits[rows], u[rows])
         return result
 
     def exit_rate(
@@ -309,8 +309,8 @@ class Interpolating(ForwardProcess):
         sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw a state of q_t(.|p) other than z, without a (B, L, S) tensor."""
-        logits = float32_or_wider(logits)
-        apart, _ = self._apart(sharpen(logits), z, t)
+        logits = sharpen(float32_or_wider(logits))
+        apart, _ = self._apart(logits, z, t)
         noise = uniforms(z.shape, generator, z.device)
         share = next(noise) * sum(apart)
         other = (next(noise) * self._others(z)).long()
@@ -318,7 +318,7 @@ class Interpolating(ForwardProcess):
         result = torch.where(share < apart.keep + apart.mask, self.vocab_size, other + (other >= z))
         result = torch.where(moves, result, z)
         rows = moves & (share < apart.keep)
-        log_probs = sharpen(logits[rows])
+        log_probs = logits[rows]
         states = z[rows]
         at_token = states < self.vocab_size
         log_probs[at_token, states[at_token]] = -torch.inf

@@ -261,7 +261,7 @@ class PerWord(ForwardProcess):
         result = z.clone()
         u, later = noise
         x = self.states_as_tokens(z)
-        x[masked] = draw_logits(sharpen(self._evidence(logits, t, masked)), u[masked])
+        x[masked] = draw_logits(self._evidence(logits, t, masked, sharpen), u[masked])
         kept = torch.exp(-self._hazard_of(x, s))
         lost = -torch.expm1(-self._hazard_of(x, t))
         masked_since = -torch.expm1(-unsqueeze_times(elapsed(self.schedule, s, t)) * self.powers[x])
@@ -276,7 +276,7 @@ class PerWord(ForwardProcess):
         """Exit rate of a mask: the mean of lambda over the posterior of its token."""
         masked = self._mask_rows(z)
         rates = torch.zeros(z.shape, dtype=torch.float64, device=z.device)
-        probs = sharpen(self._evidence(logits, t, masked)).softmax(-1).to(torch.float64)
+        probs = self._evidence(logits, t, masked, sharpen).softmax(-1).to(torch.float64)
         rates[masked] = (probs * self._where(masked, self.return_rates(t)).exp()).sum(-1)
         return rates
 
@@ -295,7 +295,7 @@ class PerWord(ForwardProcess):
         rows = moves & self._mask_rows(z)
         result = z.clone()
         u = rand(z.shape, generator, z.device)
-        log_probs = sharpen(self._evidence(logits, t, rows)).log_softmax(-1)
+        log_probs = self._evidence(logits, t, rows, sharpen).log_softmax(-1)
         result[rows] = draw_logits(
             log_probs + self._where(rows, self.return_rates(t)).to(log_probs.dtype), u[rows]
         )
@@ -309,10 +309,12 @@ class PerWord(ForwardProcess):
         )
 
     def _evidence(
-        self, logits: Logits, t: Times, masked: Bool[Tensor, "B L"]
+        self, logits: Logits, t: Times, masked: Bool[Tensor, "B L"], sharpen: Sharpen
     ) -> Float[Tensor, "N V"]:
-        """Return log pi, not normalised, at the positions that are ``masked``."""
-        log_probs = float32_or_wider(logits[masked])
+        """Return log pi after ``sharpen``, not normalised, at the positions that are
+        ``masked``.
+        """
+        log_probs = sharpen(float32_or_wider(logits[masked]))
         return log_probs + self._where(masked, self._log_lost(t)).to(log_probs.dtype)
 
     def _where(

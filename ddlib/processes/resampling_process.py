@@ -11,7 +11,13 @@ from torch.nn.functional import one_hot, pad
 from ddlib.hierarchies import Hierarchy
 from ddlib.hierarchies.base import descendant_logits, reachable_by_all
 from ddlib.processes.argument_checks import check_schedule, check_tree
-from ddlib.processes.base import ForwardProcess, draw_one, identity, replaceable_by_all
+from ddlib.processes.base import (
+    ForwardProcess,
+    draw_one,
+    evidence,
+    identity,
+    replaceable_by_all,
+)
 from ddlib.processes.broadcasting import (
     elapsed,
     gather_columns,
@@ -159,6 +165,8 @@ class ResamplingProcess(ForwardProcess):
         ``force`` applies to tokens of the network; states that were resampled before s may be in
         other clusters.
         """
+        # without ``sharpen`` the evidence, a dense tensor, is not needed
+        cavity = logits if sharpen is identity else self.sharpen(logits, z, t, sharpen)
         way_u, u, *resample_u = noise
         level = self.level_of(z)
         n = self._depth
@@ -166,7 +174,7 @@ class ResamplingProcess(ForwardProcess):
         before = [unsqueeze_times(part, 1) for part in self.shares(s)]
         kept, resampled = (gather_columns(part, level) for part in self.shares_between(s, t))
         typical = self.typical[z][..., None]
-        model_u = self._model_reach(logits, z)[..., None]
+        model_u = self._model_reach(cavity, z)[..., None]
         ways = torch.stack(
             [
                 kept * before[0] * model_u,
@@ -192,7 +200,14 @@ class ResamplingProcess(ForwardProcess):
             for j in range(i, n + 1):
                 at = (to == i) & (level == j)
                 for rows, log_probs, top, forced, change in (
-                    (at & ~since & ~earlier & (j > i), logits, j, force, sharpen),
+                    # within one cluster, which the sharpened distribution may exclude
+                    (
+                        at & ~since & ~earlier & (j > i),
+                        logits if force else cavity,
+                        j,
+                        force,
+                        sharpen if force else identity,
+                    ),
                     (
                         at & ~since & earlier & (j > i),
                         log_typical.expand_as(logits),
@@ -200,7 +215,7 @@ class ResamplingProcess(ForwardProcess):
                         False,
                         identity,
                     ),
-                    (at & since & ~earlier, logits, n, False, sharpen),
+                    (at & since & ~earlier, cavity, n, False, identity),
                 ):
                     if rows.any():
                         members = change(
@@ -218,7 +233,8 @@ class ResamplingProcess(ForwardProcess):
 
         Without a (B, L, S) tensor.
         """
-        cavity, possible = self._sharpen(logits, z, t, sharpen)
+        _, possible = evidence(self, z, t)
+        cavity = self.sharpen(logits, z, t, sharpen)
         shares = self.shares(interior(t))
         model_u = self._model_reach(cavity, z)
         flux = self._at(self.chain.inflow(shares), model_u, z)

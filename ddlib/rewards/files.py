@@ -22,7 +22,7 @@ _FORMAT = "ddlib trajectory 1"
 _STEP = ("z", "t", "s", "after", "drawn")
 """Tensors of a step."""
 
-_WINDOW = ("before", "after", "behind", "times")
+_WINDOW = ("before", "given", "after", "behind", "times")
 """Tensors of its window, which are arguments of ``WindowContext``."""
 
 

@@ -297,7 +297,8 @@ class Sampler(ReversePart):
                 "given any token: its "
                 "steps must move every position to t = 0",
             )
-            scores = run.sharpen(posterior_logits(process, logits, states, times))[:, 0]
+            cavity = process.sharpen(logits, states, times, run.sharpen)
+            scores = posterior_logits(process, cavity, states, times)[:, 0]
             tokens = draw_logits(scores, u[predictions.b, predictions.i])
             result[predictions.b, predictions.i] = predictions.as_states(tokens)
         return result

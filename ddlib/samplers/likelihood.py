@@ -263,7 +263,9 @@ def block_runs(
                 for v in (noise[:, later], unknown_state(process))
             )
             block = call.network.within(
-                contexts.at(x[:, :start], after, behind, free[:, later].to(torch.float64))
+                contexts.at(
+                    x[:, :start], ~free_here, after, behind, free[:, later].to(torch.float64)
+                )
             )
         # init consumes random numbers although the prior is deterministic: a separate generator for
         # them

@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from ddlib.paces import Pace
@@ -46,7 +47,10 @@ def take_step(run: SamplingCall, state: State, k: int) -> State:
     """Take a step; positions that are not free or whose time does not change keep their states."""
     here = run
     if run.path is not None:
-        here = replace(run, free=run.free & (at(run, k) > at(run, k + 1)))
+        here = replace(
+            run, path=_given_at_zero(run.path, run.free)
+        )  # a control may have fixed some
+        here = replace(here, free=run.free & (at(here, k) > at(here, k + 1)))
     stepped = _check_state(run.sampler, run.sampler.step(here, state, k))
     stepped = stepped._replace(z=torch.where(here.free, stepped.z, state.z))
     run.observer.note_step(here, state, stepped, k)
@@ -86,12 +90,19 @@ def _path(call: SamplingCall) -> Callable[[Tensor], Times]:
     chance = rand(chance.shape, call.generator, call.free.device) if pace.random else chance
 
     def path(u: Tensor) -> Times:
-        times = pace.check_path(pace.times(u, chance), chance)
-        # the network takes time 0 at the prompt: where tokens may be wrong, at a later time it
-        # would not rely on it
-        return torch.where(call.free, times, 0.0)
+        return pace.check_path(pace.times(u, chance), chance)
 
-    return path
+    return _given_at_zero(path, call.free)
+
+
+def _given_at_zero(
+    path: Callable[[Tensor], Times], free: Bool[Tensor, "B L"]
+) -> Callable[[Tensor], Times]:
+    """Return a path with time 0 at the prompt.
+
+    Where noise replaces tokens by tokens, the network would not rely on it at a later time.
+    """
+    return lambda u: torch.where(free, path(u), 0.0)
 
 
 def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
@@ -117,6 +128,7 @@ def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
         is_fixed = ~free[:, later]
         behind = torch.where(is_fixed, fixed[:, later], prior[:, later])
         times = (~is_fixed).to(torch.float64)
+        given = ~free[:, here]
         after = torch.where(is_fixed, fixed[:, later], unknown_state(run.process))
 
         def on_step(
@@ -125,15 +137,17 @@ def _draw_by_blocks(run: SamplingCall, size: int) -> Tokens:
             z: Tensor,
             *,
             around: tuple[Tensor, Tensor, Tensor] = (fixed[:, :start], behind, times),
+            given: Tensor = given,
             begun: bool = begun,
         ) -> None:
             if k >= 0 or not begun:
                 before, behind, times = around
-                parts = [torch.zeros_like(before).to(t), t[:, None].expand(z.shape), times.to(t)]
+                inside = torch.where(given, 0.0, t[:, None])
+                parts = [torch.zeros_like(before).to(t), inside, times.to(t)]
                 assert run.on_step is not None
                 run.on_step(next(numbers), torch.cat(parts, 1), torch.cat([before, z, behind], 1))
 
-        context = contexts.at(fixed[:, :start], after, behind, times)
+        context = contexts.at(fixed[:, :start], given, after, behind, times)
         block = replace(
             run,
             process=run.process.at_positions(here),

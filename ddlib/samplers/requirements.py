@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from ddlib.parameterization.capabilities import Capabilities
-from ddlib.processes import ForwardProcess, LevelProcess, identity
+from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.processes.base import Component
 from ddlib.samplers.control import Control, Needs, SamplingCall
 from ddlib.samplers.loop import share_time
@@ -69,11 +69,10 @@ def final_tokens(process: ForwardProcess) -> bool:
 
 def unchanged_draws(call: SamplingCall) -> bool:
     """Return whether the distribution that a step draws from is known: that of the states in a
-    level, after truncation too, or the posterior itself.
+    level, or the posterior itself.
     """
     forced = call.sampler.guarantees.forces_transitions
-    truncated = any(call.sharpening(t) is not identity for t in call.times.flatten().tolist())
-    return isinstance(call.process, LevelProcess) or not (forced or truncated)
+    return isinstance(call.process, LevelProcess) or not forced
 
 
 def noise_free_end(process: ForwardProcess) -> bool:
@@ -210,8 +209,7 @@ TABLE = (
         unchanged_draws,
         lambda call, option: (
             f"{option}, and {call.process!r} has no levels: z_s is then drawn by several draws, "
-            "whose distribution has no closed form with temperature, truncation or forced "
-            "transitions, which must be omitted"
+            "whose distribution has no closed form with forced transitions, which must be omitted"
         ),
     ),
     Requirement(

@@ -1,7 +1,7 @@
 """Distribution of what a step draws from the network: log-probabilities and divergences."""
 
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess, LevelProcess
@@ -43,7 +43,12 @@ def step_log_probs(
             terms = transition_log_prob(part, states, force, run.sharpen)
             result = result.index_put((part.b, part.i), terms)
         return result
-    return posterior_log_probs(run.process, run.predict(z, t), z, t, s, after, drawn)
+    return posterior_log_probs(run.process, _cavity(run, z, t), z, t, s, after, drawn)
+
+
+def _cavity(run: SamplingContext, z: Tokens, t: Times) -> Logits:
+    """Return the cavity logits that the states are drawn with."""
+    return run.process.sharpen(run.predict(z, t), z, t, run.sharpen)
 
 
 def posterior_log_probs(
@@ -59,7 +64,7 @@ def posterior_log_probs(
 
     Args:
         process: the forward process.
-        logits: (B, L, V) cavity logits.
+        logits: (B, L, V) cavity logits, after temperature and truncation.
         z: (B, L) states at ``t``.
         t: (B,) times, or (B, L).
         s: earlier times.
@@ -104,20 +109,37 @@ def step_divergence(
     """
     result = torch.zeros(z.shape, dtype=torch.float64, device=z.device)
     if not isinstance(run.process, LevelProcess):
-        probs = run.process.posterior(run.predict(z, t).softmax(-1), z, t, s)
-        base_probs = other.process.posterior(other.predict(z, t).softmax(-1), z, t, s)
+        probs = run.process.posterior(_cavity(run, z, t).softmax(-1), z, t, s)
+        base_probs = other.process.posterior(_cavity(other, z, t).softmax(-1), z, t, s)
         terms = _divergence(_log(probs).to(torch.float64), base_probs.log().to(torch.float64))
         return torch.where(drawn, terms, result)
     for part, base in zip(run.network.at(z, t, drawn), other.network.at(z, t, drawn), strict=True):
         target = run.process.level_of(after[part.b, part.i][:, None])[:, 0]
-        for (rows, _, _, log_probs), (_, _, _, log_base) in zip(
+        for (rows, _, members, log_probs), (_, _, others, log_base) in zip(
             child_log_probs(part, target, force, run.sharpen),
             child_log_probs(base, target, force, run.sharpen),
             strict=True,
         ):
+            log_base = _at_members(members, others, log_base)
             terms = _divergence(log_probs.to(torch.float64), log_base.to(torch.float64))
             result = result.index_put((part.b[rows], part.i[rows]), terms)
     return result
+
+
+def _at_members(
+    members: Int64[Tensor, "n K"], others: Int64[Tensor, "n M"], log_probs: Float[Tensor, "n M"]
+) -> Float[Tensor, "n K"]:
+    """Return the log-probabilities of ``others`` in the order of ``members``, -inf at states that
+    they lack.
+
+    Networks with other heads list the states of a level in other orders.
+    """
+    if torch.equal(members, others):
+        return log_probs
+    size = 1 + int(torch.maximum(members.max(), others.max()))
+    every = log_probs.new_full((len(members), size), -torch.inf)
+    # padding of families of unlike sizes repeats states, with -inf
+    return every.scatter_reduce(1, others, log_probs, "amax").gather(1, members)
 
 
 def _divergence(

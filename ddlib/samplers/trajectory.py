@@ -162,7 +162,9 @@ class Recorder(Observer):
         s: Times,
         after: Tokens,
     ) -> None:
-        terms = posterior_log_probs(run.process, logits, z, t, s, after, run.free)
+        self._check_single(run, self._posterior is None)
+        cavity = run.process.sharpen(logits, z, t, run.sharpen)
+        terms = posterior_log_probs(run.process, cavity, z, t, s, after, run.free)
         self._posterior = terms, after
 
     def note_step(self, run: SamplingContext, before: State, after: State, k: int) -> None:
@@ -179,6 +181,7 @@ class Recorder(Observer):
             for part, states, log_probs, forced in self._draws:
                 force = forced
                 self._check_kept(run, after.z[part.b, part.i], states)
+                self._check_single(run, not bool(drawn[part.b, part.i].any()))
                 drawn[part.b, part.i] = True
                 terms[part.b, part.i] = log_probs
                 # a sampler from jump to jump evaluates the network between the times of the grid
@@ -195,10 +198,17 @@ class Recorder(Observer):
 
     def _check_kept(self, run: SamplingContext, after: Tensor, drawn: Tensor) -> None:
         """Raise TypeError if a step returns another state than it drew."""
-        if not torch.equal(after, drawn):
+        self._check(run, torch.equal(after, drawn), "returns other states than it draws")
+
+    def _check_single(self, run: SamplingContext, single: bool) -> None:
+        """Raise TypeError if a step draws a position again."""
+        self._check(run, single, "draws a position twice in one step")
+
+    def _check(self, run: SamplingContext, kept: bool, fault: str) -> None:
+        if not kept:
             raise TypeError(
-                f"{getattr(run, 'sampler', run)!r} returns other states than it draws: its "
-                "guarantees must not state independent_draws"
+                f"{getattr(run, 'sampler', run)!r} {fault}: its guarantees must not state "
+                "independent_draws"
             )
 
     def trajectory(self, call: SamplingCall) -> Trajectory:

@@ -7,16 +7,16 @@ import torch
 from refusals import refuses
 from zoo.calls import generate, seeded, trajectory
 from zoo.networks import Halves, never, plain
-from zoo.processes import LEVELS, SIX_TOKENS, V
+from zoo.processes import FOUR_OF_EVERY_KIND, LEVELS, SIX_TOKENS, V
 from zoo.samplers import serves
 from zoo.trees import PARENTS
 
 import ddlib as dd
 from ddlib import registry
-from ddlib.contrib import Psi
-from ddlib.hierarchies import Tree
-from ddlib.processes import Masked, RateMatrix
-from ddlib.samplers import Ancestral, Confidence, FirstHitting, Remask
+from ddlib.contrib import Psi, ThetaTrapezoidal
+from ddlib.hierarchies import Flat, Tree
+from ddlib.processes import Masked, Noisy, PerWord, RateMatrix
+from ddlib.samplers import Ancestral, Confidence, Euler, FirstHitting, Remask
 from ddlib.samplers.controls import Ending, EndOfText, Settled
 from ddlib.schedules import Linear
 
@@ -102,6 +102,25 @@ def test_top_k_and_min_p_keep_the_likeliest_in_proportion(options, kept):
     )
     found = counts(controls=[dd.controls.Truncation(**options)])
     assert found.nonzero()[:, 0].tolist() == kept and (found - want / want.sum()).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"top_p": 0.3}], ids=str)
+@pytest.mark.parametrize("sampler", [Ancestral(), Euler(), ThetaTrapezoidal(), Psi(0.5)], ids=repr)
+@pytest.mark.parametrize(
+    "process",
+    [
+        *(FOUR_OF_EVERY_KIND[name] for name in ("gidd", "uniform", "rates")),
+        Noisy(Flat(4), Linear(), 0.2),
+        Noisy(Tree([[0, 1, 1, 2]]), Linear(), [0.1, 0.2]),
+        PerWord(Linear(), [1.0, 2.0, 0.5, 1.0]),
+    ],
+    ids=repr,
+)
+def test_the_likeliest_token_alone_is_left_after_any_number_of_steps(process, sampler, options):
+    """The evidence of a state is not sharpened: with it, a wrong token would stay."""
+    probs = torch.tensor([0.2, 0.15, 0.25, 0.4])
+    tokens = dd.sample(process, fixed(probs), (50, 20), sampler, 40, generator=seeded(), **options)
+    assert bool((tokens == 3).all())
 
 
 @unchecked

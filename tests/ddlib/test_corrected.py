@@ -85,7 +85,7 @@ def test_properties_follow_from_sampler_and_corrector():
         ).guarantees.max_finalize_calls
         == 10
     )
-    end = "EdgeBalance(strength=1.0), steps=1, interval=(0.0, 1.0))"
+    end = "EdgeBalance(strength=1.0, force_transition=False), steps=1, interval=(0.0, 1.0))"
     assert repr(Corrected(Remask(0.1), EdgeBalance())).endswith(end)
 
 

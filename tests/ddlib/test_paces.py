@@ -578,3 +578,31 @@ def test_a_network_takes_time_zero_at_the_prompt_along_a_pace(process):
         process, network, (5, 6), steps=3, prompt=torch.tensor([3, 1]), pace=dd.paces.RandomOrder()
     )
     assert tokens[:, :2].tolist() == [[3, 1]] * 5 and not torch.cat(seen).any()
+
+
+def test_a_network_takes_time_zero_behind_the_end_of_a_text_along_a_pace():
+    """Those positions are fixed, and the ones before the end are drawn later."""
+    seen = []
+
+    def network(z, t):
+        seen.append((z.clone(), t))
+        return torch.eye(4)[1].mul(3.0).expand(*z.shape, 4)
+
+    network.own_times = True
+    process = dd.presets.mdlm(4)
+    ending = dd.controls.EndOfText(1, fill=3)
+    dd.sample(
+        process,
+        network,
+        (20, 6),
+        steps=12,
+        pace=dd.paces.RandomOrder(),
+        controls=[ending],
+        generator=seeded(),
+    )
+    fixed = 0
+    for z, t in seen:
+        behind = (z == 3).flip(1).int().cumprod(1).flip(1).bool()
+        fixed += int(behind.sum())
+        assert not t[behind].any()
+    assert fixed > 0

@@ -289,9 +289,8 @@ class Call:
             self.offered |= Needs.TIMES
         if process not in NOISY_ENDS:
             self.offered |= Needs.NOISE_FREE_END
-        truncated = any(isinstance(control, Truncation) for control in self.controls)
         forced = getattr(sampler, "force_transition", False)
-        if process in WITH_LEVELS or not (truncated or forced):
+        if process in WITH_LEVELS or not forced:
             self.offered |= Needs.UNCHANGED_DRAWS
         if process not in WITH_LEVELS - {"fields"}:
             self.offered &= ~Needs.FIXED_SIZES
@@ -412,9 +411,10 @@ OFFERED_BY = {
     | Needs.STEP_TIMES
     | Needs.INDEPENDENT_DRAWS
     | Needs.MOVABLE_POSITIONS
-    | Needs.FIXED_SIZES,
+    | Needs.FIXED_SIZES
+    | Needs.UNCHANGED_DRAWS,
     "pace": Needs.BLOCKS | Needs.NO_BLOCKS | Needs.ONE_TIME,
-    "controls": Needs.FIXED_LENGTH | Needs.PART_BATCHES | Needs.UNCHANGED_DRAWS,
+    "controls": Needs.FIXED_LENGTH | Needs.PART_BATCHES,
 }
 """The argument that offers what is needed."""
 

@@ -17,7 +17,16 @@ import ddlib as dd
 from ddlib.paces import Blocks, RandomOrder
 from ddlib.paces.sequential import InTurn
 from ddlib.processes import LevelProcess, Noisy, Uniform
-from ddlib.samplers import Ancestral, Confidence, FirstHitting, InOrder, LeftToRight, Remask
+from ddlib.samplers import (
+    Ancestral,
+    Confidence,
+    FirstHitting,
+    InOrder,
+    LeftToRight,
+    Remask,
+    State,
+)
+from ddlib.samplers.base import at
 from ddlib.samplers.runtime.model import FullContext
 from ddlib.samplers.trajectory import Step, Trajectory
 from ddlib.utils.validation import UsageWarning
@@ -209,13 +218,15 @@ def test_recording_adds_no_network_call():
         assert (again.calls, again.sequences) == (plain.calls, plain.sequences)
 
 
+@pytest.mark.parametrize("kind", ["tree-xi", "gidd"])
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
-def test_temperature_and_truncation_are_part_of_the_distribution(temperature):
+def test_temperature_and_truncation_are_part_of_the_distribution(kind, temperature):
     """Summed over the first draws from masks, frequencies are the recorded probabilities."""
-    process = PROCESSES["tree-xi"]
+    process = PROCESSES[kind]
     network = Table(process)
     options = {"temperature": temperature, "controls": [dd.controls.Truncation(top_k=2)]}
-    tokens, path = record(process, network, 20_000, LeftToRight(), 1, **options)
+    sampler = LeftToRight() if kind == "tree-xi" else Ancestral()
+    tokens, path = record(process, network, 20_000, sampler, 1, **options)
     chances = path.log_probs.sum((0, 2)).exp().detach()
     for value in tokens.unique(dim=0):
         rows = (tokens == value).all(1)
@@ -411,6 +422,24 @@ def test_the_optimum_with_one_draw_a_step():
     assert torch.allclose((top[:, None] * below).flatten(), want, atol=0.02)
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_divergences_of_networks_whose_heads_order_the_states_differently(force):
+    """A head of children lists those of one parent, token logits all tokens."""
+    process = dd.presets.hdlm([1, 0, 1, 0])
+    children = torch.tensor([1.0, -1.0, 0.3, -0.7, 0.5, -0.5], dtype=F64)
+    tokens = dd.token_logits(process.hierarchy, children)
+    head = Rows(children, torch.tensor([3, 2, 1, 0, 5, 4]), process.hierarchy)
+
+    def whole(z, t):
+        return tokens.expand(*z.shape, 4)
+
+    whole.parameterization = "cavity"
+    sampler = Ancestral(force)
+    for one, other in itertools.permutations([head, whole]):
+        _, path = record(process, one, 16, sampler, 4, 3)
+        assert dd.path_kl(process, one, other, path).abs().max() < 1e-6
+
+
 @pytest.mark.parametrize("kind", ["tree-xi", "gidd"])
 def test_divergences_are_means_of_log_ratios(kind):
     process = PROCESSES[kind]
@@ -543,6 +572,30 @@ def recorded(process=MASKS, *rest, **options):
     return dd.sample(process, uniform, SHAPE, *rest, record=True, **options)
 
 
+class Rows(torch.nn.Module):
+    """A network of child logits that are the rows of an output layer in another order."""
+
+    def __init__(self, children, rows, hierarchy):
+        super().__init__()
+        self.weight = torch.zeros(len(children), 1, dtype=F64)
+        self.weight[rows, 0] = children
+        self.rows = rows
+        self.tree = (torch.tensor([1, 0, 1, 0]),)
+        self.parameterization = dd.Children(hierarchy)
+
+    def features(self, z, t):
+        return torch.ones(*z.shape, 1, dtype=F64)
+
+    def output_weights(self):
+        return self.weight, None
+
+    def siblings(self):
+        return self.weight, None, self.rows
+
+    def forward(self, z, t):
+        return self.weight[self.rows, 0].expand(*z.shape, -1)
+
+
 def path_of(process=MASKS):
     return recorded(process, None, 2)[1]
 
@@ -562,6 +615,21 @@ class Replacing(Ancestral):
     def step(self, run, state, k):
         after = super().step(run, state, k)
         return after._replace(z=torch.where(after.z == 1, 2, after.z))
+
+
+class Twice(Ancestral):
+    """A sampler of two moves in a step, that inherits the guarantee."""
+
+    def step(self, run, state, k):
+        middle = self.back(run, state.z, at(run, k), (at(run, k) + at(run, k + 1)) / 2)
+        again = torch.where(torch.rand(middle.shape) < 0.5, run.process.num_states - 1, middle)
+        return State(self.back(run, again, at(run, k), at(run, k + 1)), at(run, k + 1))
+
+
+@pytest.mark.parametrize("process", [MASKS, GIDD], ids=["masks", "gidd"])
+def test_a_sampler_that_draws_twice_in_a_step_is_refused(process):
+    with pytest.raises(TypeError, match="twice in one step|other states than it draws"):
+        dd.sample(process, uniform, (64, 4), Twice(), 2, record=True)
 
 
 @pytest.mark.parametrize("process", [MASKS, GIDD], ids=["masks", "gidd"])
@@ -648,7 +716,6 @@ test_refusals = refuses(
     recorded(MASKS, LeftToRight(), controls=[dd.controls.Settled(0.1)]) | TypeError |
         record is True with Settled
     recorded(MASKS, controls=[Jitter()]) | TypeError | record is True with Jitter.*no probability
-    recorded(GIDD, temperature=0.5) | TypeError | has no levels: z_s is then drawn
     recorded(GIDD, Ancestral(True)) | TypeError | has no levels
     dd.log_prob(MASKS, uniform, None) | TypeError | trajectory is a NoneType, must be the second
     dd.log_prob(GIDD, uniform, path_of()) | ValueError | trajectory is of Masked.*process is GIDD

@@ -108,8 +108,13 @@ def the_tokens_before_a_block_are_those_of_another_batch_row(
 
 
 @fault("denoiser([x z y], [0 t u])", FirstHitting, within=context.BlockContexts)
-def noise_behind_a_block_has_time_0(at, self, before, after, behind, times):
-    return at(before, after, behind, torch.zeros_like(times))
+def noise_behind_a_block_has_time_0(at, self, before, given, after, behind, times):
+    return at(before, given, after, behind, torch.zeros_like(times))
+
+
+@fault("denoiser([x z y], [0 t u])", FirstHitting, within=context.BlockContexts)
+def given_tokens_of_a_block_have_its_time(at, self, before, given, after, behind, times):
+    return at(before, torch.zeros_like(given), after, behind, times)
 
 
 @fault("denoiser([x z y], [0 t u])", Ancestral, within=context.WindowContext)
@@ -130,16 +135,16 @@ def the_logits_of_a_window_are_those_of_the_first_positions(_window, self, logit
 
 
 @fault("extend(z, t, prefill(x)), x all tokens before", FirstHitting, within=context.BlockContexts)
-def the_cache_of_a_block_contains_no_tokens(at, self, before, after, behind, times):
-    here = at(before, after, behind, times)
+def the_cache_of_a_block_contains_no_tokens(at, self, before, given, after, behind, times):
+    here = at(before, given, after, behind, times)
     if self.caches:
         here.cache = self.cache = self.denoiser.prefill(before[:, :0])
     return here
 
 
 @fault("extend(z, t, prefill(x)), x all tokens before", FirstHitting, within=context.BlockContexts)
-def the_cache_omits_the_last_token_before_the_block(at, self, before, after, behind, times):
-    here = at(before, after, behind, times)
+def the_cache_omits_the_last_token_before_the_block(at, self, before, given, after, behind, times):
+    here = at(before, given, after, behind, times)
     if self.caches:
         here.cache = self.denoiser.prefill(before[:, : max(0, before.shape[1] - 1)])
     return here

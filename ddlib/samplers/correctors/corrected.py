@@ -80,7 +80,7 @@ class Corrected(Wrapper):
             supports_stopping=first.supports_stopping and then.supports_stopping,
             supports_joint_draws=first.supports_joint_draws and then.supports_joint_draws,
             supports_fields=first.supports_fields and then.supports_fields,
-            forces_transitions=first.forces_transitions,
+            forces_transitions=first.forces_transitions or then.forces_transitions,
             movable_positions=first.movable_positions,
             max_model_calls=first.max_model_calls + self.steps * then.max_model_calls,
             max_finalize_calls=first.max_finalize_calls + then.max_finalize_calls,

@@ -12,7 +12,7 @@ from ddlib.samplers.base import Guarantees, SamplingContext, level_process
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.samplers.reverse_step import shift
 from ddlib.typing import Times, Tokens
-from ddlib.utils.validation import check_number
+from ddlib.utils.validation import check_flag, check_number
 
 
 class EdgeBalance(Corrector):
@@ -27,6 +27,7 @@ class EdgeBalance(Corrector):
 
     Args:
         strength: in [0, 10]; 0 changes nothing.
+        force_transition: as of the predictor, see ``Ancestral``.
 
     Raises:
         TypeError, ValueError: another strength; when sampling, a process without levels.
@@ -35,12 +36,17 @@ class EdgeBalance(Corrector):
     requires = LevelProcess
     instead = "use ForwardBackward or the sampler Psi"
 
-    def __init__(self, strength: float = 1.0) -> None:
+    def __init__(self, strength: float = 1.0, force_transition: bool = False) -> None:
         self.strength = check_number("strength", strength, 0, 10, "in [0, 10]")
+        self.force_transition = check_flag("force_transition", force_transition)
 
     @property
     def guarantees(self) -> Guarantees:
-        return replace(super().guarantees, supports_joint_draws=True)
+        return replace(
+            super().guarantees,
+            supports_joint_draws=True,
+            forces_transitions=self.force_transition,
+        )
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -49,7 +55,7 @@ class EdgeBalance(Corrector):
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
         process = level_process(run)
         target = process.sample_level(z, t, t, run.generator, self.sigma(process, t, h))
-        return shift(run, z, t, target, force=False)
+        return shift(run, z, t, target, self.force_transition)
 
     def sigma(self, process: LevelProcess, t: Times, h: Times) -> Float64[Tensor, "*n m"]:
         """Compute the probability to ascend each edge in a correction after a step of length ``h``,

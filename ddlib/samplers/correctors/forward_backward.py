@@ -10,7 +10,7 @@ from ddlib.samplers.ancestral import Ancestral
 from ddlib.samplers.base import Guarantees, SamplingContext
 from ddlib.samplers.correctors.base import Corrector
 from ddlib.typing import Times, Tokens
-from ddlib.utils.validation import check_number
+from ddlib.utils.validation import check_flag, check_number
 
 
 class ForwardBackward(Corrector):
@@ -25,17 +25,23 @@ class ForwardBackward(Corrector):
     Args:
         amount: length of the forward step, in units of h, from 0.001 to 1000; 1 redraws the last
             step.
+        force_transition: as of the predictor, see ``Ancestral``.
 
     Raises:
         TypeError, ValueError: another amount.
     """
 
-    def __init__(self, amount: float = 1.0) -> None:
+    def __init__(self, amount: float = 1.0, force_transition: bool = False) -> None:
         self.amount = check_number("amount", amount, 0.001, 1000, "in [0.001, 1000]")
+        self.force_transition = check_flag("force_transition", force_transition)
 
     @property
     def guarantees(self) -> Guarantees:
-        return replace(super().guarantees, supports_joint_draws=True)
+        return replace(
+            super().guarantees,
+            supports_joint_draws=True,
+            forces_transitions=self.force_transition,
+        )
 
     @classmethod
     def examples(cls) -> Sequence[Self]:
@@ -44,4 +50,4 @@ class ForwardBackward(Corrector):
     def correct(self, run: SamplingContext, z: Tokens, t: Times, h: Times) -> Tokens:
         u = (t + self.amount * h).clamp_max(1.0)
         noised = torch.where(run.free, run.process.sample_forward(z, t, u, run.generator), z)
-        return Ancestral().back(run, noised, u, t)
+        return Ancestral(self.force_transition).back(run, noised, u, t)

@@ -5,7 +5,7 @@ previous call.
 from typing import Any, cast
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess
@@ -60,6 +60,8 @@ class WindowContext(FullContext):
 
     Args:
         before: (B, n) tokens x before the window.
+        given: (B, w) bool, True at tokens of the window that are not drawn, such as a prompt: their
+            time is 0.
         after: (B, m) fixed tokens behind the window; numbers that are not tokens at the other
             positions.
         behind: (B, m) input states y behind the window; (B, 0) for a denoiser that does not use
@@ -70,12 +72,14 @@ class WindowContext(FullContext):
     def __init__(
         self,
         before: Tokens,
+        given: Bool[Tensor, "B w"],
         after: Int64[Tensor, "B m"],
         behind: Tensor,
         times: Tensor,
     ) -> None:
         self.first = before.shape[1]
         self.before = before
+        self.given = given
         self.after = after
         self.behind = behind
         self.times = times
@@ -100,10 +104,14 @@ class WindowContext(FullContext):
         before, behind, times = (
             v if rows is None else v[rows] for v in (self.before, self.behind, self.times)
         )
-        here = t if t.ndim == 2 else t[:, None].expand(z.shape)
         return torch.cat([before, z, behind], 1), torch.cat(
-            [torch.zeros_like(before).to(t), here, times.to(t)], 1
+            [torch.zeros_like(before).to(t), self._inside(t, rows), times.to(t)], 1
         )
+
+    def _inside(self, t: Times, rows: Tensor | None) -> Tensor:
+        """Return the times (B, w) in the window."""
+        given = self.given if rows is None else self.given[rows]
+        return torch.where(given, 0.0, t if t.ndim == 2 else t[:, None])
 
     def _window(self, output: Tensor, z: Tokens) -> Tensor:
         length = self.first + z.shape[1] + self.behind.shape[1]
@@ -119,17 +127,26 @@ class CachedContext(WindowContext):
 
     Args:
         before: (B, n) tokens before the window.
+        given: (B, w) as in ``WindowContext``.
         after: (B, m) as in ``WindowContext``.
         cache: result of the denoiser's ``prefill`` for the tokens before.
     """
 
-    def __init__(self, before: Tokens, after: Int64[Tensor, "B m"], cache: Any) -> None:
-        super().__init__(before, after, after[:, :0], after[:, :0])
+    def __init__(
+        self,
+        before: Tokens,
+        given: Bool[Tensor, "B w"],
+        after: Int64[Tensor, "B m"],
+        cache: Any,
+    ) -> None:
+        super().__init__(before, given, after, after[:, :0], after[:, :0])
         self.cache = cache
+        # most windows have one time in each row, for which a denoiser computes less
+        self._one_time = not bool(given.any())
         self._some: tuple[Tensor, Any] | None = None
 
     def without_values(self) -> FullContext:
-        return WindowContext(self.before, self.after, self.behind, self.times)
+        return WindowContext(self.before, self.given, self.after, self.behind, self.times)
 
     def output(
         self,
@@ -139,7 +156,8 @@ class CachedContext(WindowContext):
         rows: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        return call(z, t, positions, cache=self._of(rows))
+        times = t if self._one_time else self._inside(t, rows)
+        return call(z, times, positions, cache=self._of(rows))
 
     def _of(self, rows: Tensor | None) -> Any:
         """Return the cache of selected rows.
@@ -172,17 +190,21 @@ class BlockContexts:
         self.caches = self.short and able.caches_blocks
         self.cache: Any = None
 
-    def at(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> FullContext:
+    def at(
+        self, before: Tokens, given: Tensor, after: Tensor, behind: Tensor, times: Tensor
+    ) -> FullContext:
         """Return the context of the block between the tokens ``before`` and the states
         ``behind``.
         """
         if not self.caches:
-            return self.window(before, after, behind, times)
+            return self.window(before, given, after, behind, times)
         done = 0 if self.cache is None else self.cache.tokens.shape[1]
         self.cache = cast(BlockDenoiser, self.denoiser).prefill(before[:, done:], self.cache)
-        return CachedContext(before, after, self.cache)
+        return CachedContext(before, given, after, self.cache)
 
-    def window(self, before: Tokens, after: Tensor, behind: Tensor, times: Tensor) -> FullContext:
+    def window(
+        self, before: Tokens, given: Tensor, after: Tensor, behind: Tensor, times: Tensor
+    ) -> FullContext:
         """Return the context of the block without the cache of a ``BlockDenoiser``."""
         length = 0 if self.short else behind.shape[1]
-        return WindowContext(before, after, behind[:, :length], times[:, :length])
+        return WindowContext(before, given, after, behind[:, :length], times[:, :length])

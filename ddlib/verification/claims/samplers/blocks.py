@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ddlib.contrib import Cache
-from ddlib.paces import LeftToRight, RandomOrder
+from ddlib.paces import Blocks, LeftToRight, RandomOrder
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.sampling import sample
 from ddlib.typing import Denoiser
@@ -52,12 +52,13 @@ class CausalDenoiser:
     Args:
         process: the forward process.
         joint: joint distribution of a sequence.
+        block_size: of the blocks that it is used with.
     """
 
     own_times = True
-    block_size = 1
 
-    def __init__(self, process: ForwardProcess, joint: Tensor) -> None:
+    def __init__(self, process: ForwardProcess, joint: Tensor, block_size: int = 1) -> None:
+        self.block_size = block_size
         self._best = [
             exact_cavity(
                 process, joint.sum(tuple(range(n, joint.ndim))) if n < joint.ndim else joint
@@ -111,6 +112,20 @@ def _left_to_right(run: Case, point: Point) -> Iterator[Comparison]:
             run, denoiser(run.process, joint), _DRAWS, steps, pace=LeftToRight(), generator=noise
         )
         yield _compare_draws(run, f"position by position{what}", sequences)
+
+    prompt = torch.zeros(_DRAWS, 2, dtype=torch.int64)
+    for what, whole in (
+        ("", ExactDenoiser(run.process, joint)),
+        (", kept", CausalDenoiser(run.process, joint, block_size=3)),
+    ):
+        noise = torch.Generator().manual_seed(8)
+        sequences = _draw(run, whole, _DRAWS, steps, pace=Blocks(3), prompt=prompt, generator=noise)
+        yield compare_joint_draws(
+            f"draws of a token after a prompt in its block{what}",
+            ("x_2",),
+            sequences[:, 2:],
+            joint[0, 0] / joint[0, 0].sum(),
+        )
 
 
 def _in_any_order(run: Case, point: Point) -> Iterator[Comparison]:
@@ -174,8 +189,8 @@ CLAIMS = (
         at_length(1, _no_token),
         rests_on=("one token",),
         means=(
-            "the model gets tokens before a window at time 0, and positions after it as noise at "
-            "time 1"
+            "the model gets tokens before a window and given tokens in it at time 0, and positions "
+            "after it as noise at time 1"
         ),
     ),
     Claim(

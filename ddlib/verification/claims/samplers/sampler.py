@@ -92,24 +92,22 @@ def _truncation(run: Case, point: Point) -> Iterator[Comparison]:
 
 
 def _steps_of_one_draw(run: Case) -> int:
-    """Return the number of steps in which the token is drawn given states that reveal nothing.
+    """Return the number of steps after which the token follows the sharpened distribution.
 
-    0 if there is none.
+    0 if tokens are drawn in parts, such as a cluster and then its member: then it does not.
     """
     process = run.process
-    states = torch.arange(run.process.num_states)[None]
+    states = torch.arange(process.num_states)[None]
     size = process.vocab_size
-    early, late = (process.token_likelihood(states, at(t))[0] for t in (0.5, 1.0))
-    if torch.equal(early[:size] > 0, torch.eye(size) > 0) and bool(
-        (early[size:] == early[size:, :1]).all()
-    ):
-        return 3 if run.subject.guarantees.exact_marginals else _STEPS
-    in_parts = (
-        isinstance(process, LevelProcess)
-        or run.subject.guarantees.max_model_calls > 1
-        or not run.subject.guarantees.exact_marginals
-    )
-    return int(not in_parts and torch.allclose(late, late[:, :1].expand_as(late)))
+    likelihood = process.token_likelihood(states, at(0.5))[0]
+    possible = likelihood > 0
+    final = torch.equal(possible[:size], torch.eye(size) > 0)
+    if isinstance(process, LevelProcess):
+        whole = final and bool((likelihood[size:] == likelihood[size:, :1]).all())
+    else:
+        whole = bool(possible[size:].all()) and (final or bool(possible[:size].all()))
+    few = 3 if run.subject.guarantees.exact_marginals else _STEPS
+    return few if whole else 0
 
 
 def _no_single_draw(run: Case) -> str:
