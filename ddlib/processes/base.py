@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from inspect import signature
-from itertools import islice
+from itertools import islice, pairwise
 from typing import ClassVar, NamedTuple, Self
 
 import torch
@@ -41,6 +41,7 @@ from ddlib.typing import (
     TokenProbs,
     Tokens,
 )
+from ddlib.utils.agreement import check_agreement
 from ddlib.utils.categorical import draw, draw_logits
 from ddlib.utils.precision import Float64Module, float32_or_wider
 from ddlib.utils.random import Generator, rand, uniforms
@@ -79,6 +80,30 @@ def check_process(process: object, other: object = None) -> None:
         )
 
 
+_OF_THE_CHAIN = (
+    "marginal",
+    "sample",
+    "sample_forward",
+    "likelihood",
+    "token_likelihood",
+    "predictive",
+    "posterior",
+    "reverse_rate",
+    "prior",
+    "weighted_divergence",
+    "loss_weight",
+    "step_divergence",
+    "time_moments",
+    "equivalence_classes",
+    "sample_posterior",
+    "exit_rate",
+    "sample_exit",
+    "reachable_from_all_tokens",
+    "replaceable",
+)
+"""Methods that follow from ``rate_matrix`` and ``transition``."""
+
+
 class Component(NamedTuple):
     """Process of some positions of a sequence."""
 
@@ -97,7 +122,8 @@ class ForwardProcess(Float64Module, Part):
 
     A subclass implements ``rate_matrix`` and ``transition``, functions of scalar times. All else
     has a default that is right for every process and builds tensors of size (B, L, S), and (S, S)
-    for each distinct time. Subclasses with structure override these methods by faster ones. Times
+    for each distinct time. Subclasses with structure override these methods by faster ones, which a
+    subclass with another ``rate_matrix`` or ``transition`` cannot inherit: TypeError. Times
     are (B,), one per sequence, or (B, L), one per position. Precision follows the arguments;
     functions of time alone are computed in float64.
 
@@ -124,6 +150,11 @@ class ForwardProcess(Float64Module, Part):
         """
 
     # ---- what the process is
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for source in ("rate_matrix", "transition"):
+            check_agreement(cls, source, *_OF_THE_CHAIN)
 
     # a state dict holds the constructor's arguments, which loading compares
     get_extra_state = extra_state
@@ -912,8 +943,12 @@ class ForwardProcess(Float64Module, Part):
 
     def _possible_tokens(self, z: Tokens) -> Bool[Tensor, "B L V"]:
         """Tokens that may have become the state at a time between 0 and 1."""
-        middle = torch.full((len(z),), 0.5, dtype=torch.float64, device=z.device)
-        return self.token_likelihood(z, middle) > 0
+        possible = torch.zeros(*z.shape, self.vocab_size, dtype=torch.bool, device=z.device)
+        # the same at all times between two breaks
+        for start, end in pairwise([0.0, *self.breaks, 1.0]):
+            middle = torch.full((len(z),), (start + end) / 2, dtype=torch.float64, device=z.device)
+            possible |= self.token_likelihood(z, middle) > 0
+        return possible
 
     def _rates(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> StateProbs:
         """``reverse_rate`` after ``sharpen``; 0 from states that no noise leads to."""

@@ -71,7 +71,8 @@ class Paced(ForwardProcess):
 
 def wrong(method, new, make=Paced):
     """An object of a class in which one method is another."""
-    return type("Mine", (make,), {method: new})()
+    # ``marginal`` calls the other methods of the object
+    return type("Mine", (make,), {"marginal": getattr(make, "marginal", None), method: new})()
 
 
 def failed(subject, name):
@@ -85,6 +86,8 @@ def failed(subject, name):
 
 def test_an_exception_is_one_failure_with_the_line_of_its_author():
     class Misspelt(Paced):
+        marginal = Paced.marginal  # it calls the new method
+
         def transition(self, s, t):
             return self.to_mask(self.speeds, 1 - self.speeds, 1.0)  # the line
 
@@ -111,6 +114,8 @@ def test_an_exception_is_one_failure_with_the_line_of_its_author():
 
 def test_the_authors_frame_is_the_last_one_that_is_no_librarys():
     class Helper(Paced):
+        marginal = Paced.marginal
+
         def transition(self, s, t):
             return torch.zeros(2) @ torch.zeros(3)
 

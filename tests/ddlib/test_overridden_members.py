@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddlib.paces import Blocks, LeftToRight, Pace, RandomOrder, Together
+from ddlib.processes import RateMatrix
 from ddlib.schedules import Cosine, Linear, Schedule, Window
 from ddlib.times import Bell, TimeDensity, Uniform
 from ddlib.utils.agreement import holds
@@ -25,6 +26,7 @@ def other(self, *arguments, **options):
         (Uniform, "density", "cumulative, weight", "Uniform"),
         (Linear, "alpha", "rate, hazard, inverse", "Linear"),
         (Window, "alpha", "alpha_prime, rate, hazard, inverse, time_of", "Window"),
+        (RateMatrix, "transition", "marginal, predictive", "RateMatrix"),
     ],
 )
 def test_a_stale_closed_form_is_refused_when_the_class_is_defined(

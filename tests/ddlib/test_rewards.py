@@ -628,7 +628,7 @@ class Twice(Ancestral):
 
 @pytest.mark.parametrize("process", [MASKS, GIDD], ids=["masks", "gidd"])
 def test_a_sampler_that_draws_twice_in_a_step_is_refused(process):
-    with pytest.raises(TypeError, match="twice in one step|other states than it draws"):
+    with pytest.raises(TypeError, match=r"twice in one step|other states than it draws"):
         dd.sample(process, uniform, (64, 4), Twice(), 2, record=True)
 
 

@@ -112,7 +112,7 @@ def noise_behind_a_block_has_time_0(at, self, before, given, after, behind, time
     return at(before, given, after, behind, torch.zeros_like(times))
 
 
-@fault("denoiser([x z y], [0 t u])", FirstHitting, within=context.BlockContexts)
+@fault("denoiser([x z y], [0 t u])", Ancestral, within=context.BlockContexts)
 def given_tokens_of_a_block_have_its_time(at, self, before, given, after, behind, times):
     return at(before, torch.zeros_like(given), after, behind, times)
 

@@ -81,6 +81,16 @@ def transition_probabilities_from_tokens_to_clusters_are_a_tenth_too_large(trans
     return result
 
 
+@fault("the exit rate is the sum of the reverse rates", GIDD, 4, 0.3)
+def the_exit_rate_is_a_tenth_too_large(exit_rate, self, z, t, logits, sharpen=None):
+    return 1.1 * exit_rate(z, t, logits)
+
+
+@fault("a mask may be any token", Hierarchical, tree(), Linear())
+def clusters_are_reached_from_all_tokens_and_the_mask_is_not(reachable_from_all_tokens, self, z):
+    return ~reachable_from_all_tokens(z)
+
+
 @fault("q_{t|s} with s <= t", Hierarchical, tree(), Linear())
 def the_transition_starts_at_time_0(transition, self, s, t):
     return transition(0.0, t)

@@ -23,6 +23,9 @@ fault("hazard = -log1p(-t)", Linear)(
 fault("inverse(alpha(t)) = t", Polynomial, 2.0)(
     the_inverse_is_that_of_power_1=lambda inverse, self, alpha: 1 - alpha
 )
+fault("time_of(-log alpha(t)) = t", Linear)(
+    the_time_of_a_hazard_is_a_tenth_too_early=lambda time_of, self, hazard: 0.9 * time_of(hazard)
+)
 fault("alpha(0) = 1", Schedule)(
     alpha_is_below_1_at_time_0=lambda alpha, self, t, xp=torch: 0.98 * (1 - t)
 )

@@ -158,9 +158,10 @@ def rates_are_doubled_in_processes_of_more_than_1000_tokens(patch):
         def small_copy(self, vocab_size):
             raise TypeError("no reduction")
 
-        def rate_matrix(self, t):
-            return super().rate_matrix(t) * (2.0 if self.vocab_size > 1000 else 1.0)
+    def rate_matrix(self, t):
+        return Uniform.rate_matrix(self, t) * (2.0 if self.vocab_size > 1000 else 1.0)
 
+    Broken.rate_matrix = rate_matrix  # a class that overrides it alone is refused
     return Broken(1100, Linear())
 
 

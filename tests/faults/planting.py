@@ -114,9 +114,13 @@ def broken_class(right: type, change: Callable[..., Any]) -> type:
     body = {
         "__module__": change.__module__,
         "__qualname__": f"{change.__qualname__}.<locals>.Broken",
-        name: method if callable(getattr_static(right, name)) else property(method),
     }
+    member = method if callable(getattr_static(right, name)) else property(method)
+    if name in right.__abstractmethods__:
+        body[name] = member
     broken = new_class("Broken", (right,), {}, lambda namespace: namespace.update(body))
+    # afterwards, as a class with another ``transition`` and inherited closed forms is refused
+    setattr(broken, name, member)
     return broken
 
 

@@ -134,6 +134,8 @@ def _inverse(schedule: Schedule, point: Point) -> Iterator[Comparison]:
     # alpha has a rounding error, so its time has that error divided by the slope
     allowed = 1e-9 + 16 * _ROUNDING / schedule.alpha_prime(inner).abs()
     yield Comparison("inverse(alpha(t))", (), schedule.inverse(alpha), inner, allowed, {"t": inner})
+    time = schedule.time_of(schedule.hazard(inner))
+    yield Comparison("time_of(hazard(t))", (), time, inner, allowed, {"t": inner})
 
 
 def _elementwise(schedule: Schedule, point: Point) -> Iterator[Comparison]:
@@ -201,7 +203,7 @@ CLAIMS = (
     Claim(
         "schedule",
         "inverse",
-        "inverse is the inverse of alpha",
+        "inverse is the inverse of alpha, and time_of of the hazard",
         "1e-9 (+ 4e-15/slope)",
         _inverse,
         rests_on=("decreasing", "derivative"),

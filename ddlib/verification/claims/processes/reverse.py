@@ -3,6 +3,7 @@ its limit.
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -67,6 +68,33 @@ def _rate(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     got = torch.where(reached, process.reverse_rate(p, states(process), at(t))[0], 0.0)
     allowed = 1e-7 * expected.abs() + 1e-9 * (1 + expected.max())
     yield Comparison("reverse rate", ("z_t", "y"), got, expected, allowed)
+    left = torch.where(reached[:, 0], process.exit_rate(states(process), at(t), p.log())[0], 0.0)
+    yield Comparison("exit rate", ("z_t",), left, expected.sum(-1), allowed.sum(-1))
+
+
+def _reach(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    z = states(process)
+    edges = [0.0, *process.breaks, 1.0]
+    likely = sum(
+        process.token_likelihood(z, at((start + end) / 2)) for start, end in pairwise(edges)
+    )
+    assert isinstance(likely, Tensor)
+    number = (likely > 0).sum(-1)[0]
+    yield Comparison(
+        "reachable_from_all_tokens",
+        ("z",),
+        process.reachable_from_all_tokens(z)[0],
+        number == process.vocab_size,
+        0.0,
+    )
+    tokens = z[:, : process.vocab_size]
+    yield Comparison(
+        "replaceable",
+        ("z",),
+        process.replaceable(tokens)[0],
+        number[: process.vocab_size] > 1,
+        0.0,
+    )
 
 
 def _limit(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
@@ -118,12 +146,20 @@ CLAIMS = (
     Claim(
         "reverse",
         "reverse rate",
-        "it is Q_t(y, z) q_t(y|p) / q_t(z|p)",
+        "it is Q_t(y, z) q_t(y|p) / q_t(z|p), and its sum over y the exit rate",
         "relative 1e-7",
         _rate,
         ({"t": 0.5, "distribution": 1}, {"t": 0.9, "distribution": 2}),
         ({"t": 1e-3, "distribution": 3}, {"t": 0.25, "distribution": 0}),
         rests_on=("linearity", "marginals", "level weights"),
+    ),
+    Claim(
+        "reverse",
+        "reach",
+        "the states that any token may become, and tokens that may replace another",
+        "exactly",
+        _reach,
+        rests_on=("linearity",),
     ),
     Claim(
         "reverse",
