@@ -196,18 +196,13 @@ class ResamplingProcess(ForwardProcess):
         resampled_z = self.hierarchy.ascent(self._resample(draws), to, draws)
         result = torch.where(since & earlier, resampled_z, result)
         log_typical = self.typical[: self.vocab_size].log()
+        # a forced descent is within one cluster, which the sharpened distribution may exclude
+        own, own_change = (logits, sharpen) if force else (cavity, identity)
         for i in range(n):
             for j in range(i, n + 1):
                 at = (to == i) & (level == j)
                 for rows, log_probs, top, forced, change in (
-                    # within one cluster, which the sharpened distribution may exclude
-                    (
-                        at & ~since & ~earlier & (j > i),
-                        logits if force else cavity,
-                        j,
-                        force,
-                        sharpen if force else identity,
-                    ),
+                    (at & ~since & ~earlier & (j > i), own, j, force, own_change),
                     (
                         at & ~since & earlier & (j > i),
                         log_typical.expand_as(logits),

@@ -47,10 +47,9 @@ def take_step(run: SamplingCall, state: State, k: int) -> State:
     """Take a step; positions that are not free or whose time does not change keep their states."""
     here = run
     if run.path is not None:
-        here = replace(
-            run, path=_given_at_zero(run.path, run.free)
-        )  # a control may have fixed some
-        here = replace(here, free=run.free & (at(here, k) > at(here, k + 1)))
+        # controls fix positions, such as those behind the end of a text
+        here = replace(run, path=_given_at_zero(run.path, run.free))
+        here = replace(here, free=at(here, k) > at(here, k + 1))
     stepped = _check_state(run.sampler, run.sampler.step(here, state, k))
     stepped = stepped._replace(z=torch.where(here.free, stepped.z, state.z))
     run.observer.note_step(here, state, stepped, k)

@@ -231,7 +231,7 @@ CALLS = {
     "forbidden noise": lambda: call(Masked(V, Geometric(0.2, 3.0)), controls=[Forbidden([1])]),
     "record by rates": lambda: call(UNIFORM, sampler=Euler(), record=True),
     "record with a constraint": lambda: call(controls=[Constraint(ANYTHING)], record=True),
-    "record at a temperature": lambda: call(UNIFORM, temperature=0.5, record=True),
+    "record forced transitions": lambda: call(UNIFORM, sampler=Ancestral(True), record=True),
     "record to noise": lambda: call(Masked(V, Geometric(0.2, 30.0)), record=True),
 }
 """Calls by what is wrong with them."""
