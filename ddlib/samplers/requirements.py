@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 
 from ddlib.parameterization.capabilities import Capabilities
-from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.processes import ForwardProcess, LevelProcess, identity
 from ddlib.processes.base import Component
 from ddlib.samplers.control import Control, Needs, SamplingCall
 from ddlib.samplers.loop import share_time
@@ -71,8 +71,18 @@ def unchanged_draws(call: SamplingCall) -> bool:
     """Return whether the distribution that a step draws from is known: that of the states in a
     level, or the posterior itself.
     """
+    if isinstance(call.process, LevelProcess):
+        return True
     forced = call.sampler.guarantees.forces_transitions
-    return isinstance(call.process, LevelProcess) or not forced
+    truncated = any(call.sharpening(t) is not identity for t in call.times.flatten().tolist())
+    return not (forced or (truncated and draws_by_level(call.process)))
+
+
+def draws_by_level(process: ForwardProcess) -> bool:
+    """Return whether a token may be drawn in parts, such as a cluster and then its member, each
+    after temperature and truncation.
+    """
+    return any(isinstance(each.process, LevelProcess) for each in process.components)
 
 
 def noise_free_end(process: ForwardProcess) -> bool:
@@ -209,7 +219,8 @@ TABLE = (
         unchanged_draws,
         lambda call, option: (
             f"{option}, and {call.process!r} has no levels: z_s is then drawn by several draws, "
-            "whose distribution has no closed form with forced transitions, which must be omitted"
+            "whose distribution has no closed form with forced transitions, nor with temperature "
+            "or truncation where a field has levels, which must be omitted"
         ),
     ),
     Requirement(

@@ -572,6 +572,9 @@ def recorded(process=MASKS, *rest, **options):
     return dd.sample(process, uniform, SHAPE, *rest, record=True, **options)
 
 
+FIELDS = dd.processes.Product({"a": PROCESSES["tree"], "b": PROCESSES["gidd"]}, ["a", "b"])
+
+
 class Rows(torch.nn.Module):
     """A network of child logits that are the rows of an output layer in another order."""
 
@@ -717,6 +720,7 @@ test_refusals = refuses(
         record is True with Settled
     recorded(MASKS, controls=[Jitter()]) | TypeError | record is True with Jitter.*no probability
     recorded(GIDD, Ancestral(True)) | TypeError | has no levels
+    recorded(FIELDS, temperature=0.5) | TypeError | temperature or truncation where a field has lev
     dd.log_prob(MASKS, uniform, None) | TypeError | trajectory is a NoneType, must be the second
     dd.log_prob(GIDD, uniform, path_of()) | ValueError | trajectory is of Masked.*process is GIDD
     dd.log_prob(uniform, MASKS, path_of()) | TypeError | process

@@ -236,8 +236,8 @@ class Ragged(ForwardProcess):
         sharpen: Sharpen = identity,
     ) -> Tokens:
         """Draw the family of each masked token, then its state with the process of the family."""
-        log_p = logits.log_softmax(-1)
-        hidden = sharpen(self._hidden(log_p, z, t).flatten(0, 1))
+        log_p = self.sharpen(logits, z, t, sharpen).log_softmax(-1)
+        hidden = self._hidden(log_p, z, t).flatten(0, 1)
         draws = iter(noise)
         chosen = draw_logits(hidden, next(draws).flatten()).view_as(z)
         result = z
@@ -252,7 +252,6 @@ class Ragged(ForwardProcess):
                 s,
                 list(islice(draws, family.process.num_uniforms)),
                 force=force,
-                sharpen=sharpen,
             )
             result = torch.where(chosen == i, family.states[there], result)
         return result

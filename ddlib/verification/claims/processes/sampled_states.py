@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ddlib.objective.nelbo import nelbo
 from ddlib.processes import ForwardProcess, LevelProcess
+from ddlib.samplers.requirements import draws_by_level
 from ddlib.samplers.sampling import sample
 from ddlib.verification.framework.claim import Claim, Comparison, Point
 from ddlib.verification.framework.inputs import (
@@ -67,6 +68,10 @@ def _prior(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     yield compare_draws("draws from the prior", ("position", "z"), z, process.prior().expand(4, -1))
 
 
+def _at_half_temperature(log_probs: Tensor) -> Tensor:
+    return 2 * log_probs
+
+
 def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     s = float(point["s"])
     t = float(point["t"])
@@ -87,6 +92,23 @@ def _backward(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         scores.exp().expand(1, len(reached), -1), reached[None], at(t), at(s)
     )[0]
     yield compare_draws("draws of z_s", ("", "z_s"), landed, expected, z_t=reached)
+    if not draws_by_level(process):
+        half = process.sharpen(
+            scores.expand(1, len(reached), -1), reached[None], at(t), _at_half_temperature
+        )
+        landed = process.sample_given_level(
+            scores.expand(*z.shape, -1),
+            z,
+            at(t, n),
+            at(s, n),
+            None,
+            generator,
+            sharpen=_at_half_temperature,
+        )
+        expected = process.posterior(half.softmax(-1), reached[None], at(t), at(s))[0]
+        yield compare_draws(
+            "draws of z_s at temperature 1/2", ("", "z_s"), landed, expected, z_t=reached
+        )
     if target is not None:
         levels = process.level_of(landed)
         yield Comparison("level reached", ("draw", "position"), levels, target, 0.0)
