@@ -3,11 +3,13 @@
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from recipes.config import Recipe, differences, read_recipe
 from recipes.engine.checkpoint import name_of
+from recipes.engine.setup import write_out
 from recipes.evaluation.report import write
 from recipes.metrics import Terms, scoring
 from recipes.model_io import RECIPE
@@ -42,7 +44,9 @@ def finished(given: Recipe) -> bool:
     """
     folder = given.output.folder
     trained = (folder / "checkpoints" / name_of(given.steps)).is_dir()
-    return trained and not differences(read_recipe(folder / RECIPE), given)
+    # a run writes out the weighting and the density of times that are None in its recipe
+    whole = replace(given, loss=write_out(given))
+    return trained and not differences(read_recipe(folder / RECIPE), whole)
 
 
 def curve(folder: Path) -> list[tuple[int, float, float]]:
