@@ -843,11 +843,13 @@ class ForwardProcess(Float64Module, Part):
             sharpen: temperature and truncation of log-probabilities.
 
         Returns:
-            (B, L, V) logits, -inf at the other tokens.
+            (B, L, V) logits, -inf at the other tokens; all as given without temperature and
+            truncation.
         """
+        if sharpen is identity:  # the evidence, a dense tensor, is not needed
+            return float32_or_wider(logits)
         known, _ = evidence(self, z, t)
-        possible = float32_or_wider(logits).masked_fill(known == -torch.inf, -torch.inf)
-        return sharpen(possible.log_softmax(-1))
+        return sharpen_possible(logits, known, sharpen)
 
     @property
     def num_uniforms(self) -> int:
@@ -873,8 +875,8 @@ class ForwardProcess(Float64Module, Part):
     ) -> Tokens:
         """Compute z_s from the result of ``draw_uniforms``, as ``sample_given_level``."""
         token_u, state_u = noise
-        cavity = self.sharpen(logits, z, t, sharpen)
         known, possible = evidence(self, z, t)
+        cavity = sharpen_possible(logits, known, sharpen)
         x = draw_logits(cavity + known.to(cavity.dtype), token_u)
         probs = self.posterior(one_hot(x, self.vocab_size).to(torch.float64), z, t, s)
         probs = torch.where(possible, probs, one_hot(z, self.num_states))
@@ -952,8 +954,8 @@ class ForwardProcess(Float64Module, Part):
 
     def _rates(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> StateProbs:
         """``reverse_rate`` after ``sharpen``; 0 from states that no noise leads to."""
-        _, possible = evidence(self, z, t)
-        cavity = self.sharpen(logits, z, t, sharpen)
+        known, possible = evidence(self, z, t)
+        cavity = sharpen_possible(logits, known, sharpen)
         return torch.where(possible, self.reverse_rate(cavity.softmax(-1), z, t), 0.0)
 
     def _uniforms(self, x: Tokens, generator: Generator, levels: str) -> Float64[Tensor, "B L"]:
@@ -1033,6 +1035,14 @@ def evidence(
     likelihood = process.token_likelihood(z, t)
     possible = (likelihood > 0).any(-1, keepdim=True)
     return torch.where(possible, likelihood, 1.0).log(), possible
+
+
+def sharpen_possible(logits: Logits, known: Float64[Tensor, "B L V"], sharpen: Sharpen) -> Logits:
+    """Cavity logits after ``sharpen`` of the distribution over tokens whose ``evidence`` is above
+    -inf.
+    """
+    possible = float32_or_wider(logits).masked_fill(known == -torch.inf, -torch.inf)
+    return sharpen(possible.log_softmax(-1))
 
 
 def reduction(process: ForwardProcess, vocab_size: int) -> ForwardProcess:

@@ -17,6 +17,7 @@ from ddlib.processes.base import (
     evidence,
     identity,
     replaceable_by_all,
+    sharpen_possible,
 )
 from ddlib.processes.broadcasting import (
     elapsed,
@@ -165,8 +166,7 @@ class ResamplingProcess(ForwardProcess):
         ``force`` applies to tokens of the network; states that were resampled before s may be in
         other clusters.
         """
-        # without ``sharpen`` the evidence, a dense tensor, is not needed
-        cavity = logits if sharpen is identity else self.sharpen(logits, z, t, sharpen)
+        cavity = self.sharpen(logits, z, t, sharpen)
         way_u, u, *resample_u = noise
         level = self.level_of(z)
         n = self._depth
@@ -228,8 +228,8 @@ class ResamplingProcess(ForwardProcess):
 
         Without a (B, L, S) tensor.
         """
-        _, possible = evidence(self, z, t)
-        cavity = self.sharpen(logits, z, t, sharpen)
+        known, possible = evidence(self, z, t)
+        cavity = sharpen_possible(logits, known, sharpen)
         shares = self.shares(interior(t))
         model_u = self._model_reach(cavity, z)
         flux = self._at(self.chain.inflow(shares), model_u, z)
