@@ -170,7 +170,7 @@ class Filmed(Transparent):
         return slice(first, first + self._run.free.shape[1])
 
     def _keep(self, t: Times, z: Tokens) -> None:
-        t = t if t.ndim == 1 else t[:, self._window.start]
+        t = t if t.ndim == 1 else t[:, self._window].amax(1)  # a prompt has time 0
         for text, when, calls in zip(
             self._texts, t.tolist(), self._heard.calls.tolist(), strict=False
         ):

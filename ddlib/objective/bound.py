@@ -284,6 +284,7 @@ def bound(
     process.check_inputs(x=x)
     mask = free_positions(x, mask, given)
     able = Capabilities.of(denoiser)
+    able.check_process(process)
     meaning = able.meaning(parameterization)
     process.check_levels(levels)
     pace = _TOGETHER if pace is None else pace

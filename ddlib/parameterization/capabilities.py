@@ -48,6 +48,10 @@ class Capabilities:
     """True if it has the attribute ``parameterization``."""
     own_times: bool
     """True if it takes a time per position (``typing.OwnTimes``)."""
+    num_states: int
+    """Number of states that it takes (attribute ``num_states``); 0 if it states none."""
+    processes: tuple[ForwardProcess, ...]
+    """Process that it is made for (attribute ``process``); empty if it states none."""
     block_size: int
     """Number of positions of a block; 0 without blocks."""
     caches_blocks: bool
@@ -91,6 +95,7 @@ class Capabilities:
                 f"denoiser is a {type(denoiser).__name__}, must be callable, (z, t) -> logits"
             )
         stated: Parameterization | None = getattr(denoiser, "parameterization", None)
+        made_for = getattr(denoiser, "process", None)
         evaluated = getattr(denoiser, "evaluated_parts", {})
         is_split = implements(denoiser, SplitDenoiser)
         parts = dict(evaluated) if isinstance(evaluated, Mapping) else {}
@@ -102,6 +107,8 @@ class Capabilities:
             parameterization="cavity" if stated is None else stated,
             states_meaning=stated is not None,
             own_times=implements(denoiser, OwnTimes) and bool(denoiser.own_times),
+            num_states=int(getattr(denoiser, "num_states", None) or 0),
+            processes=(made_for,) if isinstance(made_for, ForwardProcess) else (),
             block_size=int(getattr(denoiser, "block_size", None) or 0),
             caches_blocks=implements(denoiser, BlockDenoiser),
             caches_windows=implements(denoiser, WindowDenoiser),
@@ -130,6 +137,27 @@ class Capabilities:
             f"{self.parameterization!r}, must be the same: omit the argument",
         )
         return parameterization
+
+    def check_process(self, process: ForwardProcess) -> None:
+        """Raise ValueError if the denoiser, or a part of a guidance, states another number of
+        states or another process.
+
+        Args:
+            process: process that it is called for.
+        """
+        require(
+            self.num_states in (0, process.num_states),
+            f"the denoiser {self.name} has num_states={self.num_states}, the process "
+            f"{process.num_states}: must be equal",
+        )
+        for made_for in self.processes:
+            require(
+                made_for is process or repr(made_for) == repr(process),
+                f"the denoiser {self.name} is made for {made_for!r}, must be made for the process "
+                f"that it is called for, {process!r}",
+            )
+        for part in self.parts.values():
+            Capabilities.of(part).check_process(process)
 
     def check_time_input(self, clean: int, caller: str) -> None:
         """Raise TypeError unless the denoiser takes a time per position and, if required, the clean

@@ -237,6 +237,22 @@ class Children:
         self._tables: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}
         self._levels: WeakKeyDictionary[Hierarchy, tuple[int | None, ...]] = WeakKeyDictionary()
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other one has the same meaning for the same output layer."""
+        if not isinstance(other, Children):
+            return NotImplemented
+        return self is other or (
+            repr(self.tree) == repr(other.tree)
+            and self.parameterization == other.parameterization
+            and self._row_list() == other._row_list()
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.parameterization, self.columns))
+
+    def _row_list(self) -> list[int]:
+        return list(range(self.columns)) if self.rows is None else self.rows.tolist()
+
     def __getstate__(self) -> dict[str, Any]:
         """Attributes without the caches: their keys include weak references, which cannot be
         pickled.

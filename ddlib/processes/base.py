@@ -81,25 +81,36 @@ def check_process(process: object, other: object = None) -> None:
 
 
 _OF_THE_CHAIN = (
+    "rates_into",
     "marginal",
     "sample",
     "sample_forward",
     "likelihood",
     "token_likelihood",
+    "token_evidence",
     "predictive",
     "posterior",
     "reverse_rate",
     "prior",
+    "sample_prior",
+    "prior_kl",
+    "integrand",
     "weighted_divergence",
+    "hard_weighted_divergence",
+    "edges_weighted_divergence",
     "loss_weight",
     "step_divergence",
     "time_moments",
     "equivalence_classes",
+    "num_uniforms",
     "sample_posterior",
     "exit_rate",
     "sample_exit",
     "reachable_from_all_tokens",
     "replaceable",
+    "_weight_and_mean",
+    "_token_marginals",
+    "_typical",
 )
 """Methods that follow from ``rate_matrix`` and ``transition``."""
 
@@ -1039,10 +1050,12 @@ def evidence(
 
 def sharpen_possible(logits: Logits, known: Float64[Tensor, "B L V"], sharpen: Sharpen) -> Logits:
     """Cavity logits after ``sharpen`` of the distribution over tokens whose ``evidence`` is above
-    -inf.
+    -inf; of all tokens where the network excludes these.
     """
-    possible = float32_or_wider(logits).masked_fill(known == -torch.inf, -torch.inf)
-    return sharpen(possible.log_softmax(-1))
+    logits = float32_or_wider(logits)
+    possible = logits.masked_fill(known == -torch.inf, -torch.inf)
+    some = (possible > -torch.inf).any(-1, keepdim=True)
+    return sharpen(torch.where(some, possible, logits).log_softmax(-1))
 
 
 def reduction(process: ForwardProcess, vocab_size: int) -> ForwardProcess:

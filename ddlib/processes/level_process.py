@@ -9,7 +9,13 @@ from torch import Tensor
 from ddlib.hierarchies import Hierarchy, Map
 from ddlib.hierarchies.base import descendant_logits, reachable_by_all
 from ddlib.processes.argument_checks import check_tree
-from ddlib.processes.base import ForwardProcess, draw_one, identity, replaceable_by_all
+from ddlib.processes.base import (
+    ForwardProcess,
+    draw_one,
+    evidence,
+    identity,
+    replaceable_by_all,
+)
 from ddlib.processes.broadcasting import (
     gather_columns,
     gather_last,
@@ -23,6 +29,7 @@ from ddlib.schedules import Schedule
 from ddlib.schedules.base import breaks
 from ddlib.typing import Logits, Sharpen, Times, Tokens
 from ddlib.utils.categorical import draw, draw_logits
+from ddlib.utils.precision import float32_or_wider
 from ddlib.utils.random import Generator, rand, uniforms
 
 
@@ -233,6 +240,18 @@ class LevelProcess(ForwardProcess):
                         sharpen(log_probs), u[rows]
                     )
         return result
+
+    def sharpen(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> Logits:
+        """Compute cavity logits with which the token given z follows the sharpened distribution.
+
+        ``sharpen`` acts on it as on every distribution that ``descend`` draws from.
+        """
+        if sharpen is identity:
+            return float32_or_wider(logits)
+        known, _ = evidence(self, z, t)
+        known = known.to(float32_or_wider(logits).dtype)
+        drawn = sharpen((logits.log_softmax(-1) + known).log_softmax(-1))
+        return torch.where(known > -torch.inf, drawn - known, -torch.inf)
 
     def exit_rate(
         self, z: Tokens, t: Times, logits: Logits | None = None, sharpen: Sharpen = identity

@@ -244,6 +244,20 @@ class Product(Fielded):
 
     # ---- draws of samplers
 
+    def sharpen(self, logits: Logits, z: Tokens, t: Times, sharpen: Sharpen) -> Logits:
+        """Compute cavity logits after ``sharpen``, each group of fields by its own rule."""
+        width = self.vocab_size
+        own = self._at(
+            "sharpen",
+            z,
+            logits,
+            z,
+            t,
+            sharpen,
+            spread=lambda k, v: pad(v, (0, width - v.shape[-1]), value=-torch.inf),
+        )
+        return self.restrict_logits(own, z)
+
     @property
     def num_uniforms(self) -> int:
         return max(each.num_uniforms for each in self.every)

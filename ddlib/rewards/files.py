@@ -17,7 +17,7 @@ from ddlib.samplers.runtime.model import FullContext
 from ddlib.samplers.trajectory import Step, Trajectory, check_trajectory
 from ddlib.utils.validation import require
 
-_FORMAT = "ddlib trajectory 1"
+_FORMAT = "ddlib trajectory 2"
 
 _STEP = ("z", "t", "s", "after", "drawn")
 """Tensors of a step."""

@@ -83,7 +83,9 @@ class Plan(SamplingCall):
         )
         for control in self.controls:
             call = control.prepare(call)
-        tokens = self.process.states_as_tokens(draw(call))
+        clean = draw(call)
+        tokens = self.process.states_as_tokens(clean)
+        _check_clean(self, clean, tokens)
         for control in self.controls:
             finished = control.finish(call, tokens)
             require(
@@ -299,9 +301,11 @@ def sample(
             the prompt as on tokens at that time, so samples are not those of p(x | prompt) unless
             it was trained with given tokens; a pace with a time per position, such as
             ``RandomOrder``, gives it time 0 at the prompt.
-        temperature: divisor of the logits of every distribution over tokens or clusters that is
-            drawn from; 0 is greedy. ``temperature`` and ``top_p`` may be functions of the time at
-            the start of a step, from 1 to 0.
+        temperature: divisor of the logits, 0 is greedy: of every distribution over tokens or
+            clusters that is drawn from; in a process without levels of the network's distribution
+            over the tokens that may have become the state, see ``ForwardProcess.sharpen``.
+            ``temperature`` and ``top_p`` may be functions of the time at the start of a step, from
+            1 to 0.
         top_p: keep the smallest set of tokens or clusters with at least this probability.
         pace: order of the positions; None is ``Together()``, one time for all. With ``Blocks`` the
             sequence is drawn block by block, each by a run of the sampler; ``steps`` are those of
@@ -347,6 +351,17 @@ def sample(
         on_step=on_step,
     )
     return call.record() if check_flag("record", record) else call.run()
+
+
+def _check_clean(call: Plan, states: Tokens, tokens: Tokens) -> None:
+    """Raise ValueError unless the states that a sampler has returned are clean tokens."""
+    clean = (call.process.tokens_as_states(tokens) == states) & (tokens >= 0)
+    if not bool(clean.all()):
+        row, position = (~clean).nonzero()[0].tolist()
+        raise ValueError(
+            f"finalize of {type(call.sampler).__name__} returned state {states[row, position]} at "
+            f"position {position} of row {row}, must return a token"
+        )
 
 
 def _parts(call: Plan, steps: int | Tensor) -> list[Part]:

@@ -1,5 +1,7 @@
 """Agreement of the methods of a class: closed forms, and the methods that they are forms of."""
 
+from collections.abc import Sequence
+
 
 def holds(cls: type, name: str, *sources: str) -> bool:
     """Return whether a member of a class, such as a closed form, agrees with its methods.
@@ -11,7 +13,7 @@ def holds(cls: type, name: str, *sources: str) -> bool:
     definer = _definer(cls, name)
     for source in sources:
         known = getattr(definer, source, None)
-        own = known is not None and not getattr(known, "__isabstractmethod__", False)
+        own = known is not None and not _is_abstract(known)
         if own and getattr(cls, source) is not known:
             return False
     return True
@@ -26,16 +28,34 @@ def check_agreement(cls: type, source: str, *names: str) -> None:
         source: name of the method.
         names: names of members that follow from it.
     """
-    stale = [name for name in names if not holds(cls, name, source)]
+    having = [each for each in cls.__mro__ if source in vars(each)]
+    base = having[-1]
+    written = [each for each in having if not _is_abstract(vars(each)[source])]
+    stale = [
+        name
+        for name in names
+        if not holds(cls, name, source) or _is_between(_definer(cls, name), base, written)
+    ]
     if stale:
         listed = ", ".join(stale)
         definers = " and ".join({_definer(cls, name).__name__: None for name in stale})
-        base = [each for each in cls.__mro__ if source in vars(each)][-1]
         raise TypeError(
             f"{cls.__name__} overrides {source} and inherits {listed} from {definers}, written for "
             f"another {source}: override {listed} too, or derive {cls.__name__} from "
             f"{base.__name__}"
         )
+
+
+def _is_between(definer: type, base: type, written: Sequence[type]) -> bool:
+    """Return whether a class is between the base and the last of several classes with a source.
+
+    It has none of its own, and its members are for the earlier one.
+    """
+    return len(written) > 1 and definer is not base and not issubclass(definer, written[0])
+
+
+def _is_abstract(method: object) -> bool:
+    return bool(getattr(method, "__isabstractmethod__", False))
 
 
 def _definer(cls: type, name: str) -> type:

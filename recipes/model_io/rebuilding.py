@@ -113,6 +113,9 @@ def rebuilt(
             "as a compiled network, give the network inside"
         )
     weights = network.state_dict()
+    for name, tensor in weights.items():
+        if isinstance(tensor, Tensor) and not bool(tensor.isfinite().all()):
+            raise ValueError(f"network: {name} holds NaN or infinity, must be finite")
     expected = model.state_dict()
     there, wanted = (
         {name: tuple(getattr(one, "shape", ())) for name, one in each.items()}

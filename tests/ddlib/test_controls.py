@@ -15,10 +15,11 @@ import ddlib as dd
 from ddlib import registry
 from ddlib.contrib import Psi, ThetaTrapezoidal
 from ddlib.hierarchies import Flat, Tree
-from ddlib.processes import Masked, Noisy, PerWord, RateMatrix
+from ddlib.parameterization.logits import posterior_logits
+from ddlib.processes import GIDD, Hierarchical, Masked, Noisy, PerWord, Product, RateMatrix
 from ddlib.samplers import Ancestral, Confidence, Euler, FirstHitting, Remask
 from ddlib.samplers.controls import Ending, EndOfText, Settled
-from ddlib.schedules import Linear
+from ddlib.schedules import Geometric, Linear
 
 F64 = torch.float64
 unchecked = pytest.mark.usefixtures(
@@ -121,6 +122,71 @@ def test_the_likeliest_token_alone_is_left_after_any_number_of_steps(process, sa
     probs = torch.tensor([0.2, 0.15, 0.25, 0.4])
     tokens = dd.sample(process, fixed(probs), (50, 20), sampler, 40, generator=seeded(), **options)
     assert bool((tokens == 3).all())
+
+
+def halved(log_probs):
+    return 2 * log_probs.log_softmax(-1)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_last_draw_of_a_process_with_levels_sharpens_the_posterior(name, dtype):
+    """As every descent does: not the network's distribution alone."""
+    process = LEVELS[name]
+    z = torch.arange(process.num_states)[None]
+    t = torch.tensor([0.2], dtype=torch.float64)
+    logits = torch.randn(1, z.shape[1], V, generator=seeded(), dtype=dtype)
+    expected = halved(posterior_logits(process, logits, z, t)).softmax(-1)
+    cavity = process.sharpen(logits, z, t, halved)
+    found = posterior_logits(process, cavity, z, t).softmax(-1)
+    assert cavity.dtype == dtype
+    torch.testing.assert_close(found, expected)
+    fields = torch.tensor([0] * process.num_states + [1])
+    product = Product({"levels": process, "other": Masked(V, Linear())}, fields)
+    z = torch.cat([z, torch.tensor([[product.num_states - 1]])], 1)
+    logits = torch.cat([logits, logits[:, :1]], 1)
+    inside = posterior_logits(product, product.sharpen(logits, z, t, halved), z, t).softmax(-1)
+    torch.testing.assert_close(inside[:, :-1], expected)
+    torch.testing.assert_close(inside[:, -1], halved(logits[:, 0]).softmax(-1))
+
+
+def test_the_last_draw_at_temperature_zero_is_the_likeliest_token_given_the_state():
+    """Of two steps and the last draw, by enumeration: 0.557, 0.017 and 0.426."""
+    process = Hierarchical(Tree([[0, 0, 1]], xi=0.9), Geometric(0.4, 3.0))
+    denoiser = fixed(torch.tensor([0.3, 0.25, 0.45]))
+    tokens = dd.sample(process, denoiser, (40_000, 1), steps=2, generator=seeded(), temperature=0.0)
+    share = tokens.flatten().bincount(minlength=3) / 40_000
+    assert (share - torch.tensor([0.557, 0.017, 0.426])).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("process", [PerWord(Linear(), [1.0, 2.0, 1.0]), GIDD(3, 0.0)], ids=repr)
+def test_a_prompt_that_the_network_excludes_is_recorded_at_a_temperature(process):
+    options = {"controls": [dd.controls.Forbidden([2])], "temperature": 0.5, "record": True}
+    tokens, path = dd.sample(
+        process, fixed(torch.ones(3)), (2, 3), steps=3, prompt=torch.tensor([2]), **options
+    )
+    assert bool((tokens[:, 0] == 2).all())
+    assert bool(path.log_probs.isfinite().all())
+
+
+class Shifted(Ancestral):
+    """Returns other states than tokens."""
+
+    def __init__(self, by):
+        super().__init__()
+        self.declare(by=by)
+        self.by = by
+
+    def finalize(self, run, state):
+        return state.z + self.by
+
+
+test_what_finalize_returns_is_checked = refuses(r"""
+    dd.sample(MASKED, fixed(PROBS), (2, 3), Shifted(-50), 2) | ValueError
+        | finalize of Shifted returned state -\d+ at position 0 of row 0, must return a token
+    dd.sample(MASKED, fixed(PROBS), (2, 3), Shifted(100), 2) | ValueError
+        | finalize of Shifted returned state 1\d\d at position 0 of row 0, must return a token
+""")
 
 
 @unchecked

@@ -473,10 +473,10 @@ def test_the_command_is_short_without_v_and_full_with_it(capsys, monkeypatch, tm
     short = capsys.readouterr().out.splitlines()
     assert short[:2] == [
         "Linear(), level quick",
-        "  ok   schedule: ends, decreasing, derivative, rate, inverse, elementwise",
+        "  ok   schedule: ends, decreasing, derivative, rate, integral, inverse, elementwise",
     ]
     assert short[2] == "  ok   arguments: values"
-    assert len(short) == 4 and short[3].startswith("verified: 7 of 7 checks pass")
+    assert len(short) == 4 and short[3].startswith("verified: 8 of 8 checks pass")
     assert main(["verify", "ddlib.schedules:Linear", "-v"]) == 0
     full = capsys.readouterr().out
     assert "alpha decreases strictly" in full and "tolerance exactly; error at most" in full

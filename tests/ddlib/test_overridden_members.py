@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddlib.paces import Blocks, LeftToRight, Pace, RandomOrder, Together
-from ddlib.processes import RateMatrix
+from ddlib.processes import ForwardProcess, Masked, RateMatrix
 from ddlib.schedules import Cosine, Linear, Schedule, Window
 from ddlib.times import Bell, TimeDensity, Uniform
 from ddlib.utils.agreement import holds
@@ -26,7 +26,12 @@ def other(self, *arguments, **options):
         (Uniform, "density", "cumulative, weight", "Uniform"),
         (Linear, "alpha", "rate, hazard, inverse", "Linear"),
         (Window, "alpha", "alpha_prime, rate, hazard, inverse, time_of", "Window"),
-        (RateMatrix, "transition", "marginal, predictive", "RateMatrix"),
+        (
+            RateMatrix,
+            "transition",
+            "rates_into, marginal, predictive, _token_marginals",
+            "RateMatrix",
+        ),
     ],
 )
 def test_a_stale_closed_form_is_refused_when_the_class_is_defined(
@@ -38,6 +43,14 @@ def test_a_stale_closed_form_is_refused_when_the_class_is_defined(
     mixin = type("Mixin", (), {overridden: other})
     with pytest.raises(TypeError, match=rule):
         type("Mine", (mixin, base), {})
+
+
+def test_members_between_a_class_and_its_base_are_refused_for_a_second_rate_matrix():
+    """``sample`` of ``LevelProcess`` is for the levels of ``Hierarchical``."""
+    theirs = ["marginal", "likelihood", "posterior", "weighted_divergence", "step_divergence"]
+    methods = {name: getattr(ForwardProcess, name) for name in theirs} | {"rate_matrix": other}
+    with pytest.raises(TypeError, match=r"inherits .*sample_forward, .*exit_rate"):
+        type("Mine", (Masked,), methods)
 
 
 @pytest.mark.parametrize(

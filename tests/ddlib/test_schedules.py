@@ -328,6 +328,62 @@ def test_a_schedule_that_vanishes_is_taken_if_it_defines_its_rate():
     Masked(3, Resolved())
 
 
+class Drop(Schedule):
+    """A linear schedule that loses half of the tokens at once, or within a width."""
+
+    def __init__(self, width=0.0, kinks=(0.0, 1.0)):
+        self.width = width
+        self.declare(kinks=kinks)
+        self._kinks = kinks
+
+    @property
+    def kinks(self):
+        return self._kinks
+
+    def alpha(self, t, xp=torch):
+        past = (t >= 0.3).to(t) if self.width == 0 else ((t - 0.3) / self.width).clamp(0, 1)
+        return (1 - t) * (1 - 0.5 * past)
+
+
+@pytest.mark.parametrize("width", [1e-3, 0.01, 0.2])
+def test_a_schedule_in_pieces_is_taken_with_its_kinks(width):
+    Masked(3, Drop(width, (0.0, 0.3, 0.3 + width, 1.0)))
+
+
+@pytest.mark.parametrize("power", [1e-3, 0.1, 0.5, 1.5, 1000.0])
+def test_a_schedule_falls_by_the_integral_of_its_rate(power):
+    _, difference = Polynomial(power).unaccounted()
+    assert float(difference.abs().max()) < 1e-8
+
+
+class HalfRate(Linear):
+    def rate(self, t):
+        return 0.5 / (1 - t)
+
+
+class OtherHazard(Polynomial):
+    def hazard(self, t):
+        return -torch.log1p(-t)
+
+
+class OtherInverse(Polynomial):
+    def inverse(self, alpha):
+        return 1 - alpha
+
+
+test_schedules_that_contradict_themselves_are_refused = refuses(r"""
+    Masked(3, Drop()) | ValueError | from t = 0\.29.* on alpha falls by 0\.35 more than the integral
+    Masked(3, Drop(1e-5)) | ValueError | must be continuous, rate must be -alpha'/alpha, and kinks
+    Masked(3, Drop(0.01)) | ValueError | and kinks must hold the times at which alpha has a kink
+    Masked(3, Drop(0.2)) | ValueError | and kinks must hold the times at which alpha has a kink
+    Masked(3, Drop(0.2, (1.5, -1))) | ValueError | kinks holds \[1\.5, -1\], must be times in
+    user(lambda t: (1 - t / 2) * (t < 1)) | ValueError | alpha falls by 0\.5 more than
+    Masked(3, HalfRate()) | ValueError | HalfRate: from t = 0 on alpha falls by 0\.0039 more
+    Masked(3, OtherHazard(2.0)) | ValueError | OtherHazard: hazard contradicts alpha at t
+    Masked(3, OtherInverse(2.0)) | ValueError | OtherInverse: inverse contradicts alpha at t
+""")
+
+
 test_bad_schedules_are_refused = refuses(r"""
     user(vanishing) | ValueError
         | rate\(0\.999.*\) is not a number, since alpha\(0\.999.*\) is 0: override rate and hazard

@@ -48,6 +48,65 @@ def test_a_bound_uses_the_parameterization_of_the_denoiser():
         mean(stating, parameterization="cavity")
 
 
+class Sized(torch.nn.Module):
+    """A network that states the number of its states."""
+
+    def __init__(self, num_states):
+        super().__init__()
+        self.num_states = num_states
+
+    def forward(self, z, t):
+        return torch.zeros(*z.shape, 5)
+
+
+def guided(process):
+    return dd.guidance.ClassifierFree(process, Sized(process.num_states), Sized(8), 1.5)
+
+
+TREE = dd.presets.hdlm([0, 0, 1, 1, 1])
+OTHER_TREE = dd.presets.hdlm([0, 1, 0, 1, 1])
+WORDS = torch.zeros(2, 3).long()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda process, denoiser: dd.bound(process, denoiser, WORDS),
+        lambda process, denoiser: dd.sample(process, denoiser, (2, 3), steps=2),
+        lambda process, denoiser: dd.likelihood(process, denoiser, WORDS),
+    ],
+    ids=["bound", "sample", "likelihood"],
+)
+def test_a_network_for_another_process_is_refused(call):
+    call(TREE, Sized(8))
+    call(TREE, guided(TREE))
+    call(TREE, guided(dd.presets.hdlm([0, 0, 1, 1, 1])))
+    with pytest.raises(ValueError, match=r"Sized has num_states=6, the process 8: must be equal"):
+        call(TREE, Sized(6))
+    with pytest.raises(
+        ValueError, match=r"ClassifierFree is made for Hierarchical.*, must be made"
+    ):
+        call(TREE, guided(OTHER_TREE))
+    with pytest.raises(ValueError, match=r"Sized has num_states=8, the process 6"):
+        call(dd.presets.mdlm(5), guided(dd.presets.mdlm(5)))
+
+
+@pytest.mark.parametrize("rows", [None, torch.arange(7)])
+def test_an_equal_meaning_may_be_passed_as_well(rows):
+    stating = Sized(8)
+    stating.parameterization = dd.Children(TREE.hierarchy)
+    able = Capabilities.of(stating)
+    able.meaning(dd.Children(dd.hierarchies.Tree([[0, 0, 1, 1, 1]]), rows=rows))
+    for other in (
+        dd.Children(OTHER_TREE.hierarchy),
+        dd.Children(TREE.hierarchy, "posterior"),
+        dd.Children(TREE.hierarchy, rows=torch.arange(7).flip(0)),
+        "cavity",
+    ):
+        with pytest.raises(ValueError, match="must be the same"):
+            able.meaning(other)
+
+
 def test_samples_use_the_parameterization_of_the_denoiser():
     stating = Posterior(UNIFORM)
 

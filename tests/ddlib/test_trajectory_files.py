@@ -155,7 +155,7 @@ def test_files_of_something_else_are_refused(tmp_path):
     with pytest.raises(ValueError, match="is not a file of save_trajectory"):
         dd.load_trajectory(tmp_path / "text", call)
     save_file({"weight": torch.zeros(2)}, tmp_path / "weights")
-    with pytest.raises(ValueError, match="has format None, must be 'ddlib trajectory 1'"):
+    with pytest.raises(ValueError, match="has format None, must be 'ddlib trajectory 2'"):
         dd.load_trajectory(tmp_path / "weights", call)
     with (
         unchecked(),

@@ -129,6 +129,7 @@ class Model:
         self.compact = compact
         self.logit_processors = logit_processors
         self.capabilities = Capabilities.of(denoiser)
+        self.capabilities.check_process(process)
         self.parameterization = self.capabilities.meaning(parameterization)
         self.context = FullContext() if context is None else context
         self.layout = layout_of(process, self.parameterization)

@@ -127,6 +127,13 @@ def _rate(schedule: Schedule, point: Point) -> Iterator[Comparison]:
     yield _compare("hazard(t)", schedule.hazard(_TIMES), hazard, alpha)
 
 
+def _integral(schedule: Schedule, point: Point) -> Iterator[Comparison]:
+    times, difference = schedule.unaccounted()
+    message = "from t = {t:.6g} on alpha falls by {got:.6g} more than the integral of rate * alpha"
+    expected = torch.zeros_like(difference)
+    yield Comparison("fall of alpha", (), difference, expected, 1e-6, {"t": times}, message)
+
+
 def _inverse(schedule: Schedule, point: Point) -> Iterator[Comparison]:
     low, high = schedule.support
     inner = low + (high - low) * _TIMES[(_TIMES > 1e-5) & (_TIMES < 1 - 1e-5)]
@@ -199,6 +206,14 @@ CLAIMS = (
         "relative 1e-10 (+ 4e-15/alpha)",
         _rate,
         rests_on=("derivative",),
+    ),
+    Claim(
+        "schedule",
+        "integral",
+        "alpha falls by the integral of rate * alpha between kinks",
+        "1e-6",
+        _integral,
+        rests_on=("ends",),
     ),
     Claim(
         "schedule",
