@@ -140,8 +140,10 @@ class Recorder(Observer):
         self.steps: list[Step] = []
         self.log_probs: list[Float64[Tensor, "B l"]] = []
         self._draws: list[tuple[Predictions, Tensor, Tensor, bool]] = []
-        self._posterior: tuple[Tensor, Tokens] | None = None
-        """Terms and states at all positions, in a process without levels."""
+        self._posterior: tuple[Tensor, Tokens, Tokens] | None = None
+        """Terms, states drawn from and drawn states at all positions, in a process without
+        levels.
+        """
 
     def note_states(
         self,
@@ -165,7 +167,7 @@ class Recorder(Observer):
         self._check_single(run, self._posterior is None)
         cavity = run.process.sharpen(logits, z, t, run.sharpen)
         terms = posterior_log_probs(run.process, cavity, z, t, s, after, run.free)
-        self._posterior = terms, after
+        self._posterior = terms, z, after
 
     def note_step(self, run: SamplingContext, before: State, after: State, k: int) -> None:
         """Record step ``k``, unless it drew nothing."""
@@ -173,13 +175,15 @@ class Recorder(Observer):
         force = False
         drawn = run.free
         if self._posterior is not None:
-            terms, states = self._posterior
+            terms, seen, states = self._posterior
+            self._check_seen(run, before.z, seen)
             self._check_kept(run, after.z[drawn], states[drawn])
         else:
             drawn = torch.zeros_like(run.free)
             terms = torch.zeros(drawn.shape, dtype=torch.float64, device=drawn.device)
             for part, states, log_probs, forced in self._draws:
                 force = forced
+                self._check_seen(run, before.z[part.b, part.i], part.as_states(part.z))
                 self._check_kept(run, after.z[part.b, part.i], states)
                 self._check_single(run, not bool(drawn[part.b, part.i].any()))
                 drawn[part.b, part.i] = True
@@ -195,6 +199,10 @@ class Recorder(Observer):
         step = Step(context, before.z, t, at(run, k + 1), after.z, drawn, force, time)
         self.steps.append(step)
         self.log_probs.append(terms)
+
+    def _check_seen(self, run: SamplingContext, before: Tensor, seen: Tensor) -> None:
+        """Raise TypeError if a step draws given other states than those before it."""
+        self._check(run, torch.equal(before, seen), "draws given states that it has changed")
 
     def _check_kept(self, run: SamplingContext, after: Tensor, drawn: Tensor) -> None:
         """Raise TypeError if a step returns another state than it drew."""

@@ -159,7 +159,7 @@ class Schedule(Part):
         Returns:
             times (N,) at which the cells begin, and fall less integral (N,): 0 up to rounding where
             alpha is continuous, rate is -alpha' / alpha, and kinks has all times at which the rate
-            is not smooth. 0 for the last cell if float64 does not resolve the fall there.
+            is not smooth. 0 too where float64 does not resolve the fall at the end of a piece.
         """
         zero_to_one = torch.linspace(0, 1, _CELLS + 1, dtype=torch.float64)
         pieces = torch.tensor([0.0, *breaks([self]), 1.0], dtype=torch.float64)
@@ -176,12 +176,17 @@ class Schedule(Part):
         t = t.clamp(torch.finfo(t.dtype).tiny, 1 - 2.0**-53)
         weights = torch.where(begins | ends, weights * 16 * nodes**15, weights)
         alpha = self.alpha(t)
-        integrand = torch.where(alpha > 0, self.rate(t) * alpha, 0.0)
+        rate = self.rate(t)
+        # near an end the rate of a rounded alpha may be infinite
+        integrand = torch.where((alpha > 0) & rate.isfinite(), rate * alpha, 0.0)
         integral = ((end - start) * weights * integrand).sum(1)
         difference = -self.alpha(edges).diff() - integral
         # (1 - t)^0.1 falls by 0.02 between the last float64 time and 1
-        late, last = self.alpha(1 - torch.tensor([2.0**-40, 2.0**-52], dtype=torch.float64))
-        difference[-1] = torch.where(late - last > _UNACCOUNTED, 0.0, difference[-1])
+        near = 2.0**-52
+        far = 2.0**-40
+        last = ends & (self.alpha(end - far) - self.alpha(end - near) > _UNACCOUNTED)
+        first = begins & (self.alpha(start + near) - self.alpha(start + far) > _UNACCOUNTED)
+        difference = torch.where((last | first)[:, 0], 0.0, difference)
         return edges[:-1], difference.detach()
 
     def check(self) -> None:
@@ -237,7 +242,9 @@ class Schedule(Part):
         resolved = (alpha > 1e-6) & (alpha < 1 - 1e-6)
         hazard = (self.hazard(some) + alpha.log()).abs() > _UNACCOUNTED * alpha.log().abs()
         time = self.inverse(alpha)
-        inverse = (self.alpha(time - 1e-9) < alpha) | (self.alpha(time + 1e-9) > alpha)
+        inverse = (self.alpha(time - 1e-9) < alpha - 1e-9) | (
+            self.alpha(time + 1e-9) > alpha + 1e-9
+        )
         for method, wrong in (("hazard", hazard), ("inverse", inverse)):
             where = some[wrong & resolved].tolist()
             require(not where, f"{name}: {method} contradicts alpha at t = {where[:1]}, must agree")

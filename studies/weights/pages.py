@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import spearmanr
+
 from recipes.hdlm_tables import FORCED
 from studies.page import page
 from studies.tables import END, MISSING, interval, table
@@ -202,7 +204,21 @@ def samples_tables(result: Result, sizes: Sizes) -> list[str]:
                 ],
             ),
         ]
-    return parts
+    return [*parts, *(agreement(cells, *pair) for pair in itertools.combinations(judges, 2))]
+
+
+def agreement(cells: Mapping[str, Any], first: str, second: str) -> str:
+    """Return the rank correlation of the nats of all cells that both judges scored."""
+    measured = [
+        [(cell["judged"].get(judge) or {}).get("nats") for judge in (first, second)]
+        for cell in cells.values()
+    ]
+    both = [(one["value"], other["value"]) for one, other in measured if one and other]
+    correlation = spearmanr(both).statistic
+    return (
+        f"**Agreement of the judges**: Spearman's rank correlation of the nats of {len(both)} "
+        f"cells is {correlation:.3f}."
+    )
 
 
 def sampled(sizes: Sizes) -> list[tuple[str, str, float]]:

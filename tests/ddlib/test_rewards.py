@@ -635,6 +635,19 @@ def test_a_sampler_that_draws_twice_in_a_step_is_refused(process):
         dd.sample(process, uniform, (64, 4), Twice(), 2, record=True)
 
 
+class Changing(Ancestral):
+    """A sampler that draws given other states than those before the step."""
+
+    def step(self, run, state, k):
+        return super().step(run, state._replace(z=torch.full_like(state.z, 2)), k)
+
+
+@pytest.mark.parametrize("process", [GIDD, PROCESSES["noisy"]], ids=repr)
+def test_a_sampler_that_draws_given_other_states_is_refused(process):
+    with pytest.raises(TypeError, match="draws given states that it has changed"):
+        dd.sample(process, uniform, (64, 2), Changing(), 2, record=True)
+
+
 @pytest.mark.parametrize("process", [MASKS, GIDD], ids=["masks", "gidd"])
 def test_a_sampler_that_changes_what_it_draws_is_refused(process):
     with pytest.raises(TypeError, match="returns other states than it draws"):

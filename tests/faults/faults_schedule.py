@@ -40,6 +40,9 @@ fault("alpha decreases", Schedule)(
         1 - t + 0.2 * xp.sin(4 * t * 3.141592653589793)
     )
 )
+fault("alpha is continuous", Schedule)(
+    alpha_jumps=lambda alpha, self, t, xp=torch: (1 - t) * (1 - 0.5 * (t > 0.3))
+)
 fault("results have the precision of the arguments", Linear)(
     the_rate_is_always_float64=lambda rate, self, t: 1 / (1 - t.double())
 )

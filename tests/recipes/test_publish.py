@@ -50,6 +50,13 @@ class Dots(nn.Module):
         return self.gain * self.head(self.embedding(z))
 
 
+def diverged(network):
+    """Return the network with NaN in one weight."""
+    with torch.no_grad():
+        network.embedding.weight[0, 0] = torch.nan
+    return network
+
+
 class Lambda(dd.processes.Masked):
     """A process of another author, whose argument is not a plain value."""
 
@@ -264,6 +271,14 @@ def refused(pictures):
             {"model": "test_publish:Dots"},
             ValueError,
             "other logits",
+        ),
+        "NaN": (
+            diverged(Dots(7, 6)),
+            process,
+            pictures,
+            {"model": "test_publish:Dots"},
+            ValueError,
+            r"network: embedding.weight holds NaN or infinity, must be finite",
         ),
         "states": (
             trained(dd.presets.gidd(5, 0.1)),
