@@ -239,9 +239,11 @@ def check_rates(name: str, matrix: Sequence[Sequence[float]] | Tensor) -> Float6
     )
     excess = matrix.sum(1)
     worst = int(excess.abs().argmax())
+    allowed = max(1e-9, rounding) * float(off_diagonal.max()) * len(matrix)
     require(
-        abs(float(excess[worst])) <= max(1e-9, rounding) * float(off_diagonal.max()) * len(matrix),
-        f"{name} row {worst} sums to {float(excess[worst])}, must sum to 0",
+        abs(float(excess[worst])) <= allowed,
+        f"{name} row {worst} sums to {float(excess[worst])}, must sum to 0 within {allowed:.2g}: "
+        "compute the diagonal from the other rates in the dtype that is passed",
     )
     return off_diagonal - torch.diag(off_diagonal.sum(1))
 
