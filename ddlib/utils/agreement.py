@@ -51,7 +51,8 @@ def _is_between(definer: type, base: type, written: Sequence[type]) -> bool:
 
     It has none of its own, and its members are for the earlier one.
     """
-    return len(written) > 1 and definer is not base and not issubclass(definer, written[0])
+    below = definer is not base and issubclass(definer, base)
+    return len(written) > 1 and below and not issubclass(definer, written[0])
 
 
 def _is_abstract(method: object) -> bool:
