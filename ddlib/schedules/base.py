@@ -161,9 +161,12 @@ class Schedule(Part):
             alpha is continuous, rate is -alpha' / alpha, and kinks has all times at which the rate
             is not smooth. 0 too where float64 does not resolve the fall at the end of a piece.
         """
-        zero_to_one = torch.linspace(0, 1, _CELLS + 1, dtype=torch.float64)
+        regular = torch.linspace(0, 1, _CELLS + 1, dtype=torch.float64)
         pieces = torch.tensor([0.0, *breaks([self]), 1.0], dtype=torch.float64)
-        edges = torch.cat([zero_to_one, pieces, (pieces[1:] + pieces[:-1]) / 2]).unique()
+        # a cell beside the end of a piece may not have the singularity just outside
+        distance = (regular[:, None] - pieces).abs().amin(1)
+        inner = regular[distance > 0.5 / _CELLS]
+        edges = torch.cat([inner, pieces, (pieces[1:] + pieces[:-1]) / 2]).unique()
         start = edges[:-1, None]
         end = edges[1:, None]
         begins = torch.isin(start, pieces)

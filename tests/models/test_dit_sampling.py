@@ -25,7 +25,11 @@ from ddlib.utils.validation import UsageWarning
 )
 def test_the_same_words_with_and_without_keys_and_values(sizes, sampler, knobs, timed, seed):
     own, size = sizes
-    model = trained(block_size=own, depth=2, time_conditioned=timed).double().eval()
+    model = (
+        trained(num_states=WORDS + 1, block_size=own, depth=2, time_conditioned=timed)
+        .double()
+        .eval()
+    )
     process = dd.processes.Masked(WORDS, dd.schedules.Linear())
 
     def drawn(keep, rows=slice(None)):
@@ -52,7 +56,7 @@ def test_noise_in_earlier_blocks_is_warned_of(pace):
     """Blocks(2) are parts of the network's: what stands before a position is clean, as in
     training.
     """
-    model = trained(block_size=4, depth=2).eval()
+    model = trained(num_states=WORDS + 1, block_size=4, depth=2).eval()
     process = dd.processes.Masked(WORDS, dd.schedules.Linear())
     for right in (dd.paces.Blocks(4), dd.paces.Blocks(2), dd.paces.LeftToRight()):
         dd.sample(process, model, (2, 8), None, 2, pace=right)
@@ -65,7 +69,7 @@ def test_noise_in_earlier_blocks_is_warned_of(pace):
 
 
 def test_a_window_is_all_that_is_computed():
-    model = trained(block_size=4, depth=2).eval()
+    model = trained(num_states=WORDS + 1, block_size=4, depth=2).eval()
     process = dd.processes.Masked(WORDS, dd.schedules.Linear())
     widths = []
     model.embedding.register_forward_hook(
