@@ -249,8 +249,11 @@ class Schedule(Part):
             self.alpha(time + 1e-9) > alpha + 1e-9
         )
         for method, wrong in (("hazard", hazard), ("inverse", inverse)):
-            where = some[wrong & resolved].tolist()
-            require(not where, f"{name}: {method} contradicts alpha at t = {where[:1]}, must agree")
+            times = some[wrong & resolved]
+            require(
+                len(times) == 0,
+                f"{name}: {method} contradicts alpha at t = {times[:1].tolist()}, must agree",
+            )
 
     def check_resolves(self, part: str, share_left: Callable[[float], float]) -> None:
         """Raise unless -log alpha is finite until all but a negligible share of the tokens are
