@@ -246,10 +246,11 @@ class LevelProcess(ForwardProcess):
 
         ``sharpen`` acts on it as on every distribution that ``descend`` draws from.
         """
+        logits = float32_or_wider(logits)
         if sharpen is identity:
-            return float32_or_wider(logits)
+            return logits
         known, _ = evidence(self, z, t)
-        known = known.to(float32_or_wider(logits).dtype)
+        known = known.to(logits.dtype)
         drawn = sharpen((logits.log_softmax(-1) + known).log_softmax(-1))
         return torch.where(known > -torch.inf, drawn - known, -torch.inf)
 

@@ -230,6 +230,13 @@ class Schedule(Part):
             require(
                 abs(alpha[-1].item()) < 1e-9, f"{name}: alpha(1) is {alpha[-1].item()}, must be 0"
             )
+        self._check_forms(t[16:-1:16], alpha[16:-1:16])
+
+    def _check_forms(self, t: Tensor, alpha: Tensor) -> None:
+        """Raise ValueError unless rate, hazard and inverse agree with alpha, given some of its
+        values.
+        """
+        name = type(self).__name__
         times, difference = self.unaccounted()
         worst = difference.abs().argmax()
         require(
@@ -239,17 +246,15 @@ class Schedule(Part):
             "continuous, rate must be -alpha'/alpha, and kinks must hold the times at which alpha "
             "has a kink",
         )
-        some = t[16:-1:16]
-        alpha = self.alpha(some)
         # of an alpha that is flat or steep, hazard and inverse are not resolved
         resolved = (alpha > 1e-6) & (alpha < 1 - 1e-6)
-        hazard = (self.hazard(some) + alpha.log()).abs() > _UNACCOUNTED * alpha.log().abs()
+        hazard = (self.hazard(t) + alpha.log()).abs() > _UNACCOUNTED * alpha.log().abs()
         time = self.inverse(alpha)
         inverse = (self.alpha(time - 1e-9) < alpha - 1e-9) | (
             self.alpha(time + 1e-9) > alpha + 1e-9
         )
         for method, wrong in (("hazard", hazard), ("inverse", inverse)):
-            times = some[wrong & resolved]
+            times = t[wrong & resolved]
             require(
                 len(times) == 0,
                 f"{name}: {method} contradicts alpha at t = {times[:1].tolist()}, must agree",
