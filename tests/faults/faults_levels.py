@@ -24,6 +24,41 @@ def the_discrete_term_omits_descents_by_more_than_one_level(
     )
 
 
+fault("the mean level is sum_i i a_i", Hierarchical, deep(), Linear())(
+    the_mean_level_counts_the_tokens_as_one=lambda expected_level, self, t: expected_level(t) + 1
+)
+
+
+@fault("remasking keeps the mass of every level", Hierarchical, deep(), Linear())
+def more_is_remasked_than_stays(max_remask_prob, self, t, s):
+    return (2 * max_remask_prob(t, s)).clamp_max(1)
+
+
+@fault("with xi < 1 a cluster has tokens of other clusters", Hierarchical, tree(), Linear())
+def a_cluster_is_said_to_need_the_logits_of_its_own_tokens_alone(
+    subtree_logits_suffice, self, level, target, force=False
+):
+    return target < level
+
+
+@fault("the hard mode has the bound's divergence at level 1", Hierarchical, tree(), Linear())
+def the_hard_mode_has_half_the_loss(hard_weighted_divergence, self, logits, x, z, t):
+    weight, divergence = hard_weighted_divergence(logits, x, z, t)
+    return weight, divergence / 2
+
+
+@fault("the hard mode has the bound's weights", Hierarchical, tree(), Linear())
+def the_hard_mode_has_twice_the_weight(hard_weighted_divergence, self, logits, x, z, t):
+    weight, divergence = hard_weighted_divergence(logits, x, z, t)
+    return 2 * weight, divergence / 2
+
+
+@fault("a token has V - 1 others", GIDD, 5, 0.3)
+def a_token_is_paired_with_one_other_token(equivalence_classes, self):
+    x, z, count = equivalence_classes()
+    return x, z, torch.ones_like(count)
+
+
 @fault(
     "the discrete term contains the KL divergence in each lower level",
     Hierarchical,

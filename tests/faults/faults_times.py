@@ -29,6 +29,11 @@ fault("the weight is 1 / g", Beta, 2.0, 1.0, within=TimeDensity)(
 fault("the weight is (G(high) - G(low)) / g", Beta, 2.0, 1.0)(
     the_weight_ignores_the_interval=lambda weight, self, t, interval=(0.0, 1.0): weight(t)
 )
+fault("a step has the probability G(t) - G(s)", Beta, 2.0, 1.0)(
+    the_weight_of_a_step_is_that_of_its_end=lambda step_weight, self, s, t, interval=(0.0, 1.0): (
+        self.weight(t, interval)
+    )
+)
 fault("E_g[f / g] = int f dt", Tabulated, [0.0, 0.1, 0.5, 1.0], [3.0, 1.0, 2.0])(
     the_density_of_a_table_is_not_divided_by_the_cell_width=lambda density, self, t: self.masses[
         self._cell(self.edges, t)

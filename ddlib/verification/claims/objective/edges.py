@@ -1,6 +1,4 @@
-"""Claims about losses on all edges below a state: mean equal to the bound, full path at full
-weight.
-"""
+"""Claims about losses on all edges below a state, with the mean of the bound, and the hard mode."""
 
 from collections.abc import Iterator, Sequence
 
@@ -137,6 +135,24 @@ def _fused_loss(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
                 )
 
 
+def _hard(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Compare the hard mode with the bound, the least that it may be, and -log p(x)."""
+    x, z, t, scores = pairs_with_logits(process, point)
+    weight, divergence = process.hard_weighted_divergence(scores, x, z, t)
+    of_bound = process.loss_weight(x, z, t)
+    yield per_pair("weight of the hard mode", x, z, weight, of_bound, 1e-12 * (1 + of_bound))
+    bound = nelbo(process, scores, x, z, t)
+    allowed = 1e-9 * (1 + bound)
+    got = torch.where(weight > 0, weight * divergence, 0.0)
+    nats = of_bound * -scores.gather(-1, x[..., None])[..., 0]
+    within = got.maximum(bound).minimum(nats.maximum(bound))
+    yield per_pair("hard loss, between the bound and -log p(x)", x, z, got, within, allowed)
+
+
+def _no_hard_mode(process: ForwardProcess) -> str:
+    return "" if "hard" in process.modes else "it has no hard mode"
+
+
 def _no_edges(process: ForwardProcess) -> str:
     return "" if "edges" in process.modes else "it has no edges"
 
@@ -174,5 +190,16 @@ CLAIMS = (
         ({"t": 0.05, "distribution": 2},),
         _no_edges,
         ("edges", "way to the token"),
+    ),
+    Claim(
+        "objective",
+        "hard mode",
+        "it has the bound's weight, and is the bound or at most -log p(x)",
+        "1e-9",
+        _hard,
+        ({"t": 0.5, "distribution": 1}, {"t": 0.05, "distribution": 2}),
+        ({"t": 0.95, "distribution": 3},),
+        _no_hard_mode,
+        ("closed = generic",),
     ),
 )

@@ -2,16 +2,18 @@
 its limit.
 """
 
+import itertools
 from collections.abc import Iterator
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from ddlib.processes import ForwardProcess, LevelProcess
 from ddlib.verification.framework.claim import Claim, Comparison, Point
-from ddlib.verification.framework.inputs import at, distribution, marginals
+from ddlib.verification.framework.inputs import at, distribution, logits, marginals
 from ddlib.verification.framework.reference import states
+
+_UNIFORMS = 64
 
 
 def _predictions(process: ForwardProcess, point: Point, t: float) -> tuple[Tensor, Tensor]:
@@ -51,6 +53,60 @@ def _level_weights(process: LevelProcess, point: Point) -> Iterator[Comparison]:
     yield Comparison(
         "weights", ("level",), process.weights(at(t))[0], weights, 1e-7 * (1 + weights)
     )
+    mean = occupancies @ torch.arange(len(occupancies), dtype=torch.float64)
+    yield Comparison("expected_level", (), process.expected_level(at(t)), mean[None], 1e-9)
+
+
+def _remasked_levels(process: LevelProcess, point: Point) -> Iterator[Comparison]:
+    """Compare the levels at s after the largest remasking with the occupancies at s."""
+    s = at(float(point["s"]))
+    t = at(float(point["t"]))
+    level = torch.arange(len(process.levels))[None]
+    for later in (t, s):
+        lift = process.max_remask_prob(later, s)
+        probs = process.level_posterior(level, later, s, lift)[0]
+        got = process.occupancies(later)[0] @ probs
+        yield Comparison(
+            f"occupancies of {float(s):g} from {float(later):g}, remasked",
+            ("level",),
+            got,
+            process.occupancies(s)[0],
+            1e-9,
+        )
+
+
+def _descend(process: LevelProcess, scores: Tensor, z: Tensor, level: int, force: bool) -> Tensor:
+    """Descend from states z (N,) to a level, each with the same even uniforms, (U, N)."""
+    shape = (_UNIFORMS, len(z))
+    u = (torch.arange(_UNIFORMS, dtype=torch.float64) + 0.5) / _UNIFORMS
+    target = torch.full(shape, level)
+    return process.descend(
+        scores.expand(*shape, -1), z.expand(shape), target, u[:, None].expand(shape), force=force
+    )
+
+
+def _subtree(process: LevelProcess, point: Point) -> Iterator[Comparison]:
+    """Compare draws with and without the logits of tokens that are not below the state."""
+    z = torch.arange(process.vocab_size, process.num_states)
+    every = logits(process, point["distribution"], len(z))[0]
+    below = torch.full_like(every, -torch.inf)
+    for row, state in enumerate(z.tolist()):
+        tokens = process.hierarchy.under(state)
+        below[row, tokens] = every[row, tokens]
+    level = process.level_of(z)
+    for (i, j), force in itertools.product(
+        itertools.combinations(range(len(process.levels)), 2), (False, True)
+    ):
+        if process.subtree_logits_suffice(j, i, force):
+            here = level == j
+            yield Comparison(
+                f"states of level {i} with the logits below z alone",
+                ("", "z_t"),
+                _descend(process, below[here], z[here], i, force),
+                _descend(process, every[here], z[here], i, force),
+                0.0,
+                hint=f"subtree_logits_suffice({j}, {i}, {force}) must be False",
+            )
 
 
 def _no_levels(process: ForwardProcess) -> str:
@@ -76,7 +132,8 @@ def _reach(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     z = states(process)
     edges = [0.0, *process.breaks, 1.0]
     likely = sum(
-        process.token_likelihood(z, at((start + end) / 2)) for start, end in pairwise(edges)
+        process.token_likelihood(z, at((start + end) / 2))
+        for start, end in itertools.pairwise(edges)
     )
     assert isinstance(likely, Tensor)
     number = (likely > 0).sum(-1)[0]
@@ -142,6 +199,28 @@ CLAIMS = (
         ({"t": 0.1, "distribution": 2},),
         _no_levels,
         ("rates", "marginals"),
+    ),
+    Claim(
+        "reverse",
+        "remasking",
+        "max_remask_prob keeps the occupancies of the levels",
+        "1e-9",
+        _remasked_levels,
+        ({"s": 0.25, "t": 0.5}, {"s": 0.0, "t": 0.9}),
+        ({"s": 0.5, "t": 1.0},),
+        _no_levels,
+        ("level weights", "posterior"),
+    ),
+    Claim(
+        "reverse",
+        "subtree logits",
+        "where subtree_logits_suffice, draws are those without the logits of other tokens",
+        "exactly",
+        _subtree,
+        ({"distribution": 1},),
+        ({"distribution": 2},),
+        _no_levels,
+        ("posterior",),
     ),
     Claim(
         "reverse",
