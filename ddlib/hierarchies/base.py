@@ -3,7 +3,7 @@ downwards.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Self, cast
 
@@ -63,7 +63,10 @@ class Hierarchy(Named, Float64Module, Part):
                 f"{upper.num_children}: "
                 "the numbers must be equal",
             )
-        speeds = [1.0] * len(maps) if speeds is None else list(speeds)
+        speeds = [1.0] * len(maps) if speeds is None else speeds
+        if not isinstance(speeds, Iterable):
+            raise TypeError(f"speed is {speeds!r}, must be a list of numbers, one per edge")
+        speeds = list(speeds)
         require(
             len(speeds) == len(maps),
             f"speed has {len(speeds)} entries, must have {len(maps)}: one per edge, the edge to "

@@ -189,8 +189,9 @@ def plan(
     rows, length = _shape(shape)
     times = check_times(steps) if isinstance(steps, Tensor) else equal_times(steps)
     controls = _controls(controls)
+    truncation = Truncation(temperature, top_p)
     if temperature != 1 or top_p != 1:
-        controls = (Truncation(temperature, top_p), *controls)
+        controls = (truncation, *controls)
     pace = _pace(pace)
     target = process.device if stated is None else stated.device
     _check_device(process, target)

@@ -201,6 +201,10 @@ class Schedule(Part):
         require(not outside, f"{name}: kinks holds {outside}, must be times in [0, 1]")
         t = torch.linspace(0, 1, 1025, dtype=torch.float64)
         alpha = self.alpha(t)
+        if not isinstance(alpha, Tensor):
+            raise TypeError(
+                f"{name}: alpha returns {type(alpha).__name__}, must return a tensor of torch"
+            )
         for bad, rule in (
             (~alpha.isfinite(), "must be finite"),
             ((alpha < -1e-12) | (alpha > 1 + 1e-12), "must lie in [0, 1]"),

@@ -112,6 +112,7 @@ HIERARCHY = r"""
     Tree([[0, 0, 1]], xi=True) | TypeError | xi of parents\[0\] is True.*number in \(0, 1\]
     Tree([[0, 0, 0]], xi=0.9) | ValueError | xi of parents\[0\] is 0.9.*single cluster.*must be 1
     Tree([[0, 0, 1]], xi=[0.9, 0.9, 0.9]) | ValueError | xi has 3 entries, must have 1
+    Tree([[0, 0, 1]], speed=2.0) | TypeError | speed is 2.0, must be a list of numbers
     Tree([[0, 0, 1]], speed=[1.0]) | ValueError | speed has 1 entries, must have 2.*mask last
     Tree([[0, 0, 1]], speed=[0.0, 1.0]) | ValueError | speed\[0\] is 0.0.*\[0.001, 1000\]
     Tree([[0, 0, 1]], speed=[1.0, INF]) | ValueError | speed\[1\] is inf.*\[0.001, 1000\]
@@ -128,6 +129,7 @@ HIERARCHY = r"""
     Map(torch.tensor([0, -1]), 2) | ValueError | parents holds -1
 """
 SCHEDULE = r"""
+    schedule(lambda t: 1 - t.numpy()) | TypeError | Mine: alpha returns ndarray, must .* tensor
     schedule(lambda t: 1 - t / 2) | ValueError | Mine: alpha\(1\) is 0.5, must be 0
     schedule(lambda t: 0.9 * (1 - t)) | ValueError | Mine: alpha\(0\) is 0.9, must be 1
     schedule(lambda t: t * NAN) | ValueError | Mine: alpha\(0\) is nan.*finite
@@ -307,6 +309,7 @@ SAMPLER = r"""
     generate(shape=(0, 3)) | ValueError | shape's B is 0.*at least 1
     generate(temperature=-1.0) | ValueError | temperature is -1.0.*in \[0, 1e6\]
     generate(temperature=NAN) | ValueError | temperature is nan.*in \[0, 1e6\]
+    generate(temperature=torch.ones(2)) | TypeError | temperature is tensor.*must be a number
     generate(top_p=0.0) | ValueError | top_p is 0.0.*\[1e-9, 1\]
     generate(top_p=1.1) | ValueError | top_p is 1.1.*\[1e-9, 1\]
     generate(steps=torch.tensor([0.0, 1.0])) | ValueError
