@@ -336,9 +336,9 @@ def reachable_by_all(hierarchy: Hierarchy, z: Tokens) -> Bool[Tensor, "B L"]:
     """True where every token may reach the state: the mask, and clusters that tokens of other
     clusters may enter.
     """
+    tokens = torch.full((hierarchy.vocab_size,), hierarchy.vocab_size == 1, device=z.device)
     routes = [hierarchy.between(0, i) for i in range(1, hierarchy.depth + 1)]
-    by_level = [hierarchy.vocab_size == 1, *(route.mixes for route in routes)]
-    return torch.tensor(by_level, device=z.device)[hierarchy.level_of(z)]
+    return torch.cat([tokens, *(route.parents_of_all for route in routes)])[z]
 
 
 def _spread_over(parents: Tensor, kept_parents: Tensor, size: int) -> Tensor:

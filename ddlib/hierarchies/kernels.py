@@ -4,7 +4,7 @@ from abc import abstractmethod
 from typing import Any
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -51,9 +51,9 @@ class Kernel(Float64Module):
         return False
 
     @property
-    def mixes(self) -> bool:
-        """True if every child may have every parent."""
-        return bool((self.matrix() > 0).all())
+    def parents_of_all(self) -> Bool[Tensor, "parents"]:
+        """True at parents that every child may have, (parents,)."""
+        return (self.matrix() > 0).all(0)
 
     @property
     def xi(self) -> str:

@@ -5,7 +5,7 @@ from numbers import Real
 from typing import Any
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.hierarchies.kernels import Kernel, information
@@ -65,8 +65,9 @@ class Map(Kernel):
         return True
 
     @property
-    def mixes(self) -> bool:
-        return self.spread is not None or self.num_parents == 1
+    def parents_of_all(self) -> Bool[Tensor, "parents"]:
+        every = self.spread is not None or self.num_parents == 1
+        return torch.full((self.num_parents,), every, device=self.parents.device)
 
     @property
     def xi(self) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -91,8 +91,10 @@ class Sparse(Kernel):
         }
 
     @property
-    def mixes(self) -> bool:
-        return self.index.shape[1] >= self.num_parents and super().mixes
+    def parents_of_all(self) -> Bool[Tensor, "parents"]:
+        if self._repeats:
+            return super().parents_of_all
+        return self._first.diff() == self.num_children
 
     def row(self, child: Int64[Tensor, "*n"]) -> Float64[Tensor, "*n parents"]:
         zeros = self.values.new_zeros(*child.shape, self.num_parents)

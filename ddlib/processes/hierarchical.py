@@ -195,8 +195,9 @@ class Hierarchical(LevelProcess):
     def hard_weighted_divergence(
         self, logits: Logits, x: Tokens, z: Tokens, t: Times
     ) -> tuple[PerToken, PerToken]:
-        """The paper's hard training mode: -log p(x) in place of the KL at levels 2 and above, an
-        upper bound of it.
+        """The paper's hard training mode: -log p(x) in place of the KL at levels 2 and above.
+
+        It is an upper bound of the KL at masks, and below them where xi = 1.
         """
         weight, divergence = self.weighted_divergence(logits, x, z, t)
         nats = -logits.log_softmax(-1).gather(-1, x[..., None]).squeeze(-1)

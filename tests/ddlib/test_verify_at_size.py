@@ -73,11 +73,14 @@ def test_a_process_without_a_reduction_is_verified_up_to_a_thousand_states_at_an
 
 def test_the_claim_of_digits_names_the_exponential_that_keeps_them():
     class Eigen(RateMatrix):
-        def transition(self, s, t):
-            values, vectors = torch.linalg.eigh(self.matrix)
-            start, end = (self.schedule.hazard(torch.as_tensor(time).double()) for time in (s, t))
-            return (vectors * (values * (end - start)).exp() @ vectors.T).clamp_min(0)
+        pass
 
+    def transition(self, s, t):
+        values, vectors = torch.linalg.eigh(self.matrix)
+        start, end = (self.schedule.hazard(torch.as_tensor(time).double()) for time in (s, t))
+        return (vectors * (values * (end - start)).exp() @ vectors.T).clamp_min(0)
+
+    Eigen.transition = transition  # a class that overrides it alone is refused
     report = dd.verify(Eigen(gaussian(12, 0.4), dd.schedules.Linear()))
     (digits,) = [check for check in report.failures if check.name == "digits"]
     assert "ddlib.processes.MatrixExponential" in digits.means

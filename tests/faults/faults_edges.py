@@ -198,9 +198,10 @@ def the_column_omits_the_first_child_of_a_state(_below, self, parent):
     return child[..., 1:], probability[..., 1:]
 
 
-@fault("mixes is true only if every child may have every parent")
-def mixes_is_true_for_a_kernel_with_zero_entries(patch):
-    patch.setattr(Kernel, "mixes", property(lambda self: True))
+@fault("parents_of_all is true only at parents that every child may have")
+def every_parent_is_that_of_all_children(patch):
+    every = property(lambda self: torch.ones(self.num_parents, dtype=torch.bool))
+    patch.setattr(Kernel, "parents_of_all", every)
     return Kernels([Dense(MEMBERS)])
 
 

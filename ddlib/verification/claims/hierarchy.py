@@ -244,9 +244,9 @@ def _actions(hierarchy: Hierarchy, point: Point) -> Iterator[Comparison]:
             f"row of maps[{i}]", ("child", "parent"), edge.row(child), edge.matrix(), 1e-15
         )
         yield from _compare_actions(edge, f"of maps[{i}]", child, parent, i, 1e-15, 8)
-        all_positive = (edge.matrix() > 0).all().double()
+        positive = (edge.matrix() > 0).all(0)
         yield Comparison(
-            f"mixes of maps[{i}]", (), torch.tensor(float(edge.mixes)), all_positive, 0.0
+            f"parents_of_all of maps[{i}]", ("parent",), edge.parents_of_all, positive, 0.0
         )
         if edge.plain:
             one_parent = (edge.matrix().gather(1, edge.parents[:, None]) == 1).all().double()
