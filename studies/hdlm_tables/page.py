@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from scipy.stats import spearmanr
 
 from recipes.hdlm_tables import FORCED, ROWS
-from studies.page import Page
+from studies.page import Page, measure
 from studies.tables import MISSING, table
 
 RESULTS = Path(__file__).parent / "results.json"
@@ -34,7 +34,7 @@ class Published(NamedTuple):
 
     bound: float
     judge: float
-    """Of samples by GPT-2 large, with forced transitions."""
+    """By GPT-2 large, of samples with forced transitions."""
 
 
 PAPER = {
@@ -117,7 +117,7 @@ def each_seed(result: Mapping[str, Any], name: str, text: Callable[[Row, Row], s
 
 def bounds_row(result: Mapping[str, Any], name: str) -> Sequence[str]:
     """Return the line of a row in the table of bounds."""
-    shown = each_seed(result, name, lambda row, base: with_error(row["bound"]))
+    shown = each_seed(result, name, lambda row, base: measure(row["bound"]))
     if name == BASE:
         return (name, shown, "-", "-")
     above = each_seed(result, name, lambda row, base: f"{bound(row) - bound(base):+.3f}")
@@ -130,16 +130,11 @@ def samples_row(result: Mapping[str, Any], name: str, forced: str) -> Sequence[s
     return (
         name,
         forced,
-        each_seed(result, name, lambda row, base: with_error(cells(row)[forced]["nats"])),
-        each_seed(result, name, lambda row, base: with_error(cells(row)[forced]["entropy"])),
+        each_seed(result, name, lambda row, base: measure(cells(row)[forced]["nats"])),
+        each_seed(result, name, lambda row, base: measure(cells(row)[forced]["entropy"])),
         each_seed(result, name, lambda row, base: f"{cells(row)[forced]['distinct']['2']:.3f}"),
         paper if forced == "yes" and name != BASE else "-",
     )
-
-
-def with_error(entry: Mapping[str, float]) -> str:
-    """Format a number and its error."""
-    return f"{entry['value']:.3f} ± {entry['error']:.3f}"
 
 
 def correlations(result: Mapping[str, Any]) -> Iterator[Sequence[str]]:

@@ -30,6 +30,8 @@ _HELD = 2**24
 PARAMETERIZATIONS = ("cavity", "posterior")
 _REACHED = 1e-250  # states below this probability do not contribute to a bound
 
+_ENUMERATED = 8  # tokens, of which equivalence_classes has all by default
+
 
 def turnover(process: ForwardProcess, x: Tensor, z: Tensor, t: Tensor, p: Tensor) -> Tensor:
     """Compute 1 + the reverse exit rates of z under the truth and under the model, (1, N).
@@ -239,6 +241,33 @@ _LONG = (
     {"distribution": 0, "largest log-odds of t": 9.0, "most tokens": 50},
 )
 
+
+def _alike(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
+    """Compare sums over the representatives of ``equivalence_classes`` with those over all
+    pairs.
+    """
+    if process.vocab_size > _ENUMERATED:
+        return
+    every = product(process, _ENUMERATED)
+    x, z, count = process.equivalence_classes()
+
+    def moments(x: Tensor, z: Tensor, count: Tensor) -> Tensor:
+        t = at(float(point["t"]))
+        mass = process.likelihood(z, x, t)[0] * count
+        weight = torch.where(mass > 0, process.loss_weight(x, z, t)[0], 0.0)
+        return torch.stack([mass @ weight, mass @ weight**2]) / mass.sum()
+
+    expected = moments(*every, torch.ones(every[0].shape[1], dtype=torch.float64))
+    got = moments(x[None], z[None], count)
+    yield Comparison(
+        "mean and mean square of loss_weight over equivalence_classes",
+        ("moment",),
+        got,
+        expected,
+        1e-9 * (1 + expected),
+    )
+
+
 CLAIMS = (
     Claim(
         "objective",
@@ -304,5 +333,15 @@ CLAIMS = (
         ({"t": 1e-6}, {"t": 1 - 1e-6}),
         ({"t": 0.0}, {"t": 1.0}),
         rests_on=("non-negative",),
+    ),
+    Claim(
+        "objective",
+        "classes of pairs",
+        "equivalence_classes represent all pairs of token and state",
+        "relative 1e-9",
+        _alike,
+        ({"t": 0.5},),
+        ({"t": 0.1}, {"t": 0.9}),
+        no_closed_form,
     ),
 )

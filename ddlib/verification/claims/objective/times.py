@@ -18,16 +18,9 @@ from ddlib.verification.claims.arguments import PART_CLAIMS
 from ddlib.verification.claims.objective.bound import removed_information
 from ddlib.verification.framework.claim import Claim, Comparison, Point, of_dtype
 from ddlib.verification.framework.dependencies import verifier
-from ddlib.verification.framework.inputs import (
-    at,
-    logits,
-    no_closed_form,
-    pairs,
-    product,
-)
+from ddlib.verification.framework.inputs import at, logits, pairs
 
 _ROUNDING = 2.0**-52
-_ENUMERATED = 8  # tokens, of which equivalence_classes has all by default
 _HELD = 2**18  # numbers in a tensor, such that it fits into the CPU's caches
 _GRID = torch.linspace(-16, 16, 129, dtype=torch.float64).sigmoid()
 """Times evenly spaced in log-odds, from 1e-7 to 1 - 1e-7."""
@@ -235,32 +228,6 @@ def _moments(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
         )
 
 
-def _alike(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
-    """Compare sums over the representatives of ``equivalence_classes`` with those over all
-    pairs.
-    """
-    if process.vocab_size > _ENUMERATED:
-        return
-    every = product(process, _ENUMERATED)
-    x, z, count = process.equivalence_classes()
-
-    def moments(x: Tensor, z: Tensor, count: Tensor) -> Tensor:
-        t = at(float(point["t"]))
-        mass = process.likelihood(z, x, t)[0] * count
-        weight = torch.where(mass > 0, process.loss_weight(x, z, t)[0], 0.0)
-        return torch.stack([mass @ weight, mass @ weight**2]) / mass.sum()
-
-    expected = moments(*every, torch.ones(every[0].shape[1], dtype=torch.float64))
-    got = moments(x[None], z[None], count)
-    yield Comparison(
-        "mean and mean square of loss_weight over equivalence_classes",
-        ("moment",),
-        got,
-        expected,
-        1e-9 * (1 + expected),
-    )
-
-
 def _efficient(process: ForwardProcess, point: Point) -> Iterator[Comparison]:
     """Compare the second moment of one draw with its minimum (int sqrt(s) dt)^2, attained for g ~
     sqrt(s).
@@ -439,16 +406,6 @@ PROCESS_CLAIMS = (
         ({"t": 0.5}, {"t": 1e-4}),
         ({"t": 0.99},),
         _no_levels,
-    ),
-    Claim(
-        "times",
-        "classes of pairs",
-        "equivalence_classes represent all pairs of token and state",
-        "relative 1e-9",
-        _alike,
-        ({"t": 0.5},),
-        ({"t": 0.1}, {"t": 0.9}),
-        no_closed_form,
     ),
 )
 """Claims about ``time_density`` of every process."""
