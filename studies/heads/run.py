@@ -1,7 +1,7 @@
 """Run of the study of output layers, and its tables in docs/studies/heads.md.
 
     python -m studies.heads.run WORK --tokens FILE   # what the result file lacks, then the tables
-    # all runs on the sealed text
+    # all finished runs on the sealed text, each once
     python -m studies.heads.run WORK --sealed TEXTS CORPUS/gpt2/tokenizer.json
     python -m studies.heads.run WORK --estimate      # seconds of every stage
     python -m studies.heads.run --pages              # the tables alone
@@ -123,11 +123,6 @@ class Study:
         """Return whether the result file has all of these runs."""
         return {run.name for run in runs} <= self.result()[kind].keys()
 
-    def finished(self) -> bool:
-        """Return whether the result file has the search and the comparison."""
-        searched = self.complete("search", self.searched())
-        return searched and self.complete("runs", self.compared())
-
     def _measure_costs(self, text: Text) -> None:
         for process in PROCESSES:
             every = [*arms(process)]
@@ -160,7 +155,7 @@ class Study:
         return made
 
     def read_sealed(self, texts: Path, tokenizer: Path) -> None:
-        """Evaluate the kept weights of all runs on the sealed text.
+        """Evaluate the kept weights of the finished runs on the sealed text, each once.
 
         Args:
             texts: as ``sealed_windows``.
@@ -168,15 +163,17 @@ class Study:
 
         Raises:
             FileNotFoundError, ValueError: as ``sealed_windows``.
-            SystemExit: a run is missing. The sealed text is read once, after the last run.
+            SystemExit: a run of the search is missing. Nothing may be chosen after the sealed text
+                is read.
         """
-        if not self.finished():
-            raise SystemExit(f"--sealed: {self.out} lacks runs, must have all of them before")
+        if not self.complete("search", self.searched()):
+            raise SystemExit(f"--sealed: {self.out} lacks runs of the search, which come before")
         text = Text(self.work, self.sizes)
         evaluation = Evaluation(text, torch.load(self.work / "statistics.pt")["counts"])
         windows = {"sealed": sealed_windows(texts, tokenizer, self.sizes)}
+        result = self.result()
         for run in self.compared():
-            if run.name not in self.result()["sealed"]:
+            if run.name in result["runs"] and run.name not in result["sealed"]:
                 training = Training(run, self.work, text)
                 training.average.weights |= torch.load(weights_path(self.work, run))
                 found = evaluation.measure(training, windows, self.sizes.draws)
@@ -297,7 +294,7 @@ def main(words: Sequence[str] | None = None) -> None:
         type=Path,
         nargs=2,
         metavar=("TEXTS", "TOKENIZER"),
-        help="read all runs on the sealed text",
+        help="read the finished runs on the sealed text",
     )
     parser.add_argument("--estimate", action="store_true", help="print the seconds of every stage")
     parser.add_argument("--pages", action="store_true", help="write the tables alone")

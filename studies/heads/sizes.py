@@ -43,7 +43,7 @@ class Sizes:
     """2.1 million tokens."""
     steps: int = 2_048
     """4.2 million tokens."""
-    compute_steps: int = 1_024
+    compute_steps: int = 512
     """Steps of the layer over tokens whose operations and processor time others may use."""
     seeds: tuple[int, ...] = (0, 1, 2)
     points: int = 8
