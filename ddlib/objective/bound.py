@@ -331,7 +331,8 @@ def bound(
     clean = {"clean": states} if at_once else {}
     try:
         with able.evaluating(z.device, "dd.bound"):
-            output = denoiser(z, _default_dtype(t), **clean)
+            # a copy, since a denoiser may write into its input
+            output = denoiser(z.clone(), _default_dtype(t), **clean)
     except IndexError:
         able.check_states(process, z, lambda z: denoiser(z, _default_dtype(t), **clean))
         raise
@@ -353,7 +354,7 @@ def bound(
     if bool((process.likelihood(states, x, start) < 1).any()):
         z, _ = hold_given(states, process.sample(x, start, generator), start, given)
         shown = start[:, None].expand_as(z) if at_once else start
-        output = denoiser(z, _default_dtype(shown), **clean)
+        output = denoiser(z.clone(), _default_dtype(shown), **clean)
         logits = cavity_logits(process, output, z, start, meaning)
         left = reconstruction(process, logits, x, z, start)
     able.check_graph(output, "dd.bound")

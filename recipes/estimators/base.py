@@ -28,7 +28,8 @@ class Model:
 
     def logits(self, z: Int64[Tensor, "B L"], t: Tensor) -> Tensor:
         """Return the cavity logits at states ``z`` and times ``t``, (B, L, V)."""
-        output = self.network(z, t.to(torch.get_default_dtype()))
+        # a copy, since a network may write into its input
+        output = self.network(z.clone(), t.to(torch.get_default_dtype()))
         return dd.cavity_logits(self.process, output, z, t, self.parameterization)
 
 

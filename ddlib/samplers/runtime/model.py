@@ -345,6 +345,7 @@ class Model:
     def _call(self, z: Tokens, t: Times, positions: Tensor | None = None, **options: Any) -> Tensor:
         """Call the denoiser; one that is not split takes a cache by ``extend``."""
         denoiser: Any = self.denoiser
+        z = z.clone()  # a denoiser may write into its input
         if positions is not None:
             return denoiser.features_at(z, t, positions, **options)
         if self.capabilities.is_split:
