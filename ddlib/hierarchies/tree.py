@@ -58,7 +58,10 @@ class Tree(Hierarchy):
             "parents is empty, must hold one vector per edge; use Flat(vocab_size) for a "
             "hierarchy without clusters",
         )
-        rates = list(xi) if isinstance(xi, Iterable) else [xi] * len(vectors)
+        # a tensor without axes is iterable by its class alone
+        rates: list[Any] = [xi] * len(vectors)
+        if isinstance(xi, Iterable) and getattr(xi, "ndim", 1) > 0:
+            rates = list(xi)
         require(
             len(rates) == len(vectors),
             f"xi has {len(rates)} entries, must have {len(vectors)}: one per vector in parents",

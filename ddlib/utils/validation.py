@@ -208,6 +208,24 @@ def check_logits(
         )
         rule = f"must have {states}: child logits have S - 1, one per state but the root{tokens}"
     require(width == columns, f"logits has {width} columns, {rule}")
+    if states is None and visible(logits) and _are_probabilities(logits):
+        warn_once(
+            "probabilities",
+            "every row of the logits is at least 0 and sums to 1, as probabilities do: the network "
+            "must return logits, so leave out its softmax, or return the logarithm",
+        )
+
+
+def _are_probabilities(logits: Tensor) -> bool:
+    """Return whether every row of several columns is at least 0 and sums to 1."""
+    if logits.numel() == 0 or logits.shape[-1] == 1:
+        return False
+    # almost always the first row answers
+    return all(
+        bool((rows >= 0).all())
+        and bool(((rows.sum(-1, dtype=torch.float32) - 1).abs() < 1e-2).all())
+        for rows in (logits[:1, :1].detach(), logits.detach())
+    )
 
 
 def check_finite(logits: Tensor) -> None:

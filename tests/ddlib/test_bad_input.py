@@ -109,6 +109,8 @@ HIERARCHY = r"""
     Tree([[0, 0, 1]], xi=0.0) | ValueError | xi of parents\[0\] is 0.0.*\(0, 1\]
     Tree([[0, 0, 1]], xi=1.5) | ValueError | xi of parents\[0\] is 1.5.*\(0, 1\]
     Tree([[0, 0, 1]], xi=NAN) | ValueError | xi of parents\[0\] is nan.*\(0, 1\]
+    Tree([[0, 0, 1]], xi=torch.tensor(0.9)) | TypeError
+        | xi of parents\[0\] is tensor\(0.9000\), must be a number
     Tree([[0, 0, 1]], xi=True) | TypeError | xi of parents\[0\] is True.*number in \(0, 1\]
     Tree([[0, 0, 0]], xi=0.9) | ValueError | xi of parents\[0\] is 0.9.*single cluster.*must be 1
     Tree([[0, 0, 1]], xi=[0.9, 0.9, 0.9]) | ValueError | xi has 3 entries, must have 1

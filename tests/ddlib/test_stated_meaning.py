@@ -8,6 +8,7 @@ from zoo.calls import seeded
 
 import ddlib as dd
 from ddlib.parameterization.capabilities import Capabilities
+from ddlib.utils.validation import UsageWarning
 from ddlib.verification.framework.reference import exact_posterior
 
 UNIFORM = dd.processes.Uniform(5, dd.schedules.Linear())
@@ -174,3 +175,25 @@ def test_an_exact_likelihood_uses_the_parameterization_of_the_denoiser():
     assert float(found.exp().sum()) == pytest.approx(1)
     with pytest.raises(ValueError, match="logits has 7 columns"):
         dd.likelihood(process, function, x)
+
+
+def probabilities(z, t):
+    return torch.randn(*z.shape, 5, generator=seeded(3)).softmax(-1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, z, t: dd.bound(UNIFORM, probabilities, x),
+        lambda x, z, t: dd.training_loss(UNIFORM, probabilities(z, t), x, z, t),
+        lambda x, z, t: dd.training_loss(UNIFORM, probabilities(z, t).bfloat16(), x, z, t),
+        lambda x, z, t: dd.sample(UNIFORM, probabilities, x.shape, steps=2),
+    ],
+    ids=["bound", "loss", "loss in bfloat16", "sample"],
+)
+def test_probabilities_in_place_of_logits_are_warned_of(call):
+    x = torch.randint(5, (8, 6), generator=seeded(1))
+    t = dd.sample_times(8)
+    z = UNIFORM.sample(x, t)
+    with pytest.warns(UsageWarning, match="sums to 1, as probabilities do: .* leave out its soft"):
+        call(x, z, t)
