@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ from recipes.hdlm_tables import FORCED
 from recipes.metrics import read
 from recipes.model_io import make_order, open_saved
 from studies import smoke
-from studies.weights import arms, measurement, pages, run, stages, texts
+from studies.weights import arms, measurement, narrowing, pages, run, stages, texts
 from studies.weights.arms import Sizes, Tuning
 from studies.weights.measurement import Cell
 
@@ -93,6 +94,8 @@ def test_winners_are_measured_on_unseen_text(study):
         assert sealed["chain"]["calls"] == calls.get(name.rpartition(",")[0], 256)
         assert len(sealed["nats"]) == len(sealed["chain"]["nats"]) == 2
         assert sealed["chain"]["nats_per_token"]["value"] > 0
+    table = narrowing.narrowing(study.work, study.out, [0])
+    assert len(table.splitlines()) == 2 + 3 * len(narrowing.TREES) and "nan" not in table
     before = study.out.read_bytes()
     for stage in (study.grid, study.rates, study.winners):
         stage()
@@ -202,6 +205,18 @@ def test_gaps_are_those_of_runs_of_one_seed():
     means = pages.bounds_row(result, sizes, "HDLM-64", "bound")
     assert means[1:3] == [pages.MISSING, "5.6050 (2 of 3 seeds)"]
     assert len(pages.bounds_row(result, sizes, "masks", "chain")) == 2 + 3
+
+
+def test_texts_are_compared_at_equal_properties():
+    draw = np.random.default_rng(0)
+    text = np.repeat([0, 1, 2], 400)
+    properties = draw.normal(size=(1200, 2)) + text[:, None]
+    values = properties @ [0.1, -0.3] + 0.05 * (text == 1) + 0.01 * draw.normal(size=1200)
+    plain = narrowing.differences(values, text, np.zeros((1200, 0)))
+    equal = narrowing.differences(values, text, properties)
+    assert [float(one.split()[0]) for one in plain] == pytest.approx([-0.15, -0.4], abs=0.05)
+    found, error = (float(number) for number in equal[0].split(" ± "))
+    assert found == pytest.approx(0.05, abs=3 * error) and 0 < error < 0.002
 
 
 def test_nats_are_interpolated_between_entropies():
