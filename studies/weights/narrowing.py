@@ -25,14 +25,8 @@ TEXTS = ("sealed", "moby_dick", "faq")
 """The first is the one that the others are compared with."""
 MASKS = "masks"
 TREES = ("HDLM-64, all edges", "random tree, all edges")
-PROPERTIES = (
-    "unigram nats",
-    "bigram nats",
-    "unseen bigrams",
-    "pieces of words",
-    "no letter",
-    "distinct tokens",
-)
+SPACES = "ĠĊ"
+"""Letters that stand for a space and for the end of a line in the names of tokens."""
 
 
 class Describer:
@@ -48,11 +42,14 @@ class Describer:
         self.pairs = np.zeros((data.vocab_size, data.vocab_size), dtype=np.int32)
         np.add.at(self.pairs, (tokens[:-1], tokens[1:]), 1)
         names = [data.tokenizer.id_to_token(index) for index in range(data.vocab_size)]
-        self.letters = np.array([any(sign.isalpha() for sign in name) for name in names])
+        bare = [name.strip(SPACES) for name in names]
+        self.letters = np.array([any(sign.isalpha() for sign in name) for name in bare])
         self.begins = np.array([name.startswith("Ġ") for name in names])
 
     def describe(self, x: Int[np.ndarray, " L"]) -> list[float]:
-        """Return ``PROPERTIES`` of a document: nats per token, or shares of its tokens."""
+        """Return the nats per token of a document under frequencies of tokens and of pairs, and the
+        shares of unseen pairs, of pieces of words, of signs, and of distinct tokens.
+        """
         unigram = self.counts[x] / self.counts.sum()
         seen = self.pairs[x[:-1], x[1:]]
         conditional = seen / np.maximum(self.pairs[x[:-1]].sum(-1), 1)
