@@ -102,11 +102,11 @@ def leave_one_out_probe(
     alternatives = (others & inside).to(torch.float64)
     instead = possible[draw(alternatives, rand(where.shape, generator, x.device))]
     times = t.to(torch.get_default_dtype())
-    before = denoiser(z, times)
+    before = denoiser(z.clone(), times)  # a copy, since a denoiser may write into its input
     moved = []
     for i, token in zip(where.T, instead.T, strict=True):
         changed = z.scatter(1, i[:, None], token[:, None])
-        pairs = (_at(before, i), z), (_at(denoiser(changed, times), i), changed)
+        pairs = (_at(before, i), z), (_at(denoiser(changed.clone(), times), i), changed)
         moved.append(
             torch.stack(
                 [

@@ -35,7 +35,7 @@ def draw_tokens(call: SamplingCall) -> Tokens:
         for i, control in enumerate(run.controls):
             run, state, memos[i] = control.after_step(run, state, memos[i], k)
         if run.on_step is not None:
-            run.on_step(k, state.t, state.z)
+            run.on_step(k, state.t, state.z.clone())
         # without controls that finish positions, the host does not wait for the device
         if run.free is not call.free and not bool(run.free.any()):
             return state.z

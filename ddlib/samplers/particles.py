@@ -258,7 +258,7 @@ class Particles(Wrapper):
 
     def _gain(self, z: Tokens, t: Times, when: str) -> Float64[Tensor, "N"]:
         """Compute ``scale`` times the reward, checked."""
-        reward = self.reward(z, t)
+        reward = self.reward(z.clone(), t)  # a reward may write into its input
         if not isinstance(reward, Tensor) or reward.is_complex():
             raise TypeError(f"reward(z, t) is {reward!r}, must be a tensor (N,) of real numbers")
         check_shape(

@@ -322,8 +322,8 @@ def sample(
             ``temperature`` and ``top_p`` act before them.
         generator: source of randomness; or a list of B seeds, one for each row: a sequence then
             depends on its seed and not on the batch.
-        on_step: called as ``on_step(k, t, z)`` after each step, with z (B, L) and t (B,), or (B, L)
-            along a pace, and with k = -1 at the start.
+        on_step: called as ``on_step(k, t, z)`` after each step, with a copy of z (B, L) and t (B,),
+            or (B, L) along a pace, and with k = -1 at the start.
         record: return the path too, with the log-probability of every draw, for ``log_prob`` and
             ``reward_loss``. The sampler must draw each state by itself, from a distribution that
             the states before the step determine.

@@ -131,7 +131,8 @@ class Network(nn.Module):
         if noisy.labels is not None and takes_labels(self.model):
             # the padding of a packed row counts in no loss
             options["label"] = noisy.labels.clamp_min(0)
+        z = noisy.z.clone()  # a network may write into its input
         if noisy.cu_seqlens is None:
-            return function(noisy.z, noisy.t, **options)
-        row = function(noisy.z.view(1, -1), noisy.piece_t, noisy.cu_seqlens, **options)
+            return function(z, noisy.t, **options)
+        row = function(z.view(1, -1), noisy.piece_t, noisy.cu_seqlens, **options)
         return row.transpose(0, 1)

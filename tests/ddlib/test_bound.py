@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from zoo.calls import seeded
 
 import ddlib as dd
 from ddlib.objective.bound import variance_caveat
@@ -144,31 +143,3 @@ def test_the_remedy_of_an_infinite_variance_is_a_density_or_an_interval():
     process = dd.processes.GIDD(4, 0.5, gamma=0.1)
     assert variance_caveat(process, None, 8).endswith("use an interval inside (0, 1)")
     assert variance_caveat(process, None, 8, interval=(0.01, 0.99)) == ""
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda process, denoiser, x: dd.bound(process, denoiser, x, generator=seeded(0)).total,
-        lambda process, denoiser, x: dd.likelihood(process, denoiser, x).log_likelihood,
-        lambda process, denoiser, x: dd.sample(
-            process, denoiser, x.shape, dd.samplers.Remask(), steps=6, generator=seeded(0)
-        ),
-    ],
-    ids=["bound", "likelihood", "sample"],
-)
-def test_a_denoiser_may_write_into_its_input(call):
-    """As one does that replaces the mask by that of its own tokenizer."""
-    process = dd.processes.Masked(4, dd.schedules.Linear())
-    x = torch.randint(4, (16, 6), generator=seeded(1))
-    bias = torch.tensor([0.3, -0.4, 1.0, 0.0])
-
-    def pure(z, t):
-        return bias + (z[..., None] == torch.arange(4)).double().cumsum(1)
-
-    def writes(z, t):
-        logits = pure(z, t)
-        z[z == process.vocab_size] = 2
-        return logits
-
-    torch.testing.assert_close(call(process, writes, x), call(process, pure, x), rtol=0, atol=0)

@@ -8,6 +8,11 @@ def share_of_low(tokens):
     return (tokens < 100).double().mean(1)
 
 
+def writes(tokens):
+    tokens.clamp_(max=100)
+    return share_of_low(tokens)
+
+
 def first_is_repeated(tokens):
     return (tokens == tokens[:, :1]).double().mean(1)
 

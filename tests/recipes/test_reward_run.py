@@ -127,6 +127,14 @@ def test_a_reward_of_texts_takes_the_decoded_samples(folder, monkeypatch):
     assert torch.equal(rewards, right(seen[-1]).double())
 
 
+def test_a_reward_may_write_into_its_input(folder):
+    run = rewarded(folder, "writing", loss=REWARD | {"reward": "rewards_for_runs:writes"})
+    made = Run.prepare(run, ALONE, writes=False)
+    tokens = torch.tensor([[5, 6, 7], [100, 8, 9]])
+    assert made.state.objective.rewards(tokens).tolist() == pytest.approx([1, 2 / 3])
+    assert tokens.tolist() == [[5, 6, 7], [100, 8, 9]]
+
+
 def test_rewards_that_are_equal_for_long_are_named_once(folder):
     run = rewarded(
         folder, "constant", loss=REWARD | dict(reward="rewards_for_runs:constant"), steps=42

@@ -321,7 +321,7 @@ class Reward(Objective):
             ValueError: values of another kind or number, that are not finite or too large; the
                 message names the function and the sample.
         """
-        samples: Tensor | list[str] = tokens
+        samples: Tensor | list[str] = tokens.clone()  # a reward may write into its input
         if self.reads == "text":
             samples = self.setting.data.tokenizer.decode_batch(tokens.tolist())
         try:
