@@ -200,7 +200,8 @@ class Guidance(Part):
                 vocabularies.
         """
         parts: dict[str, Denoiser] = {name: getattr(self, name) for name in names}
-        outputs = {name: part(place.z, place.network_time) for name, part in parts.items()}
+        # copies, since a part may write into its input
+        outputs = {name: part(place.z.clone(), place.network_time) for name, part in parts.items()}
         widths = {
             name: logits.shape[-1] for name, logits in outputs.items() if isinstance(logits, Tensor)
         }

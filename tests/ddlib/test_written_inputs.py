@@ -10,11 +10,16 @@ from ddlib.samplers import Ancestral, Particles, Remask
 
 PROCESS = dd.processes.Masked(4, dd.schedules.Linear())
 X = torch.randint(4, (16, 6), generator=seeded(1))
+Z = torch.where(torch.arange(6) < 3, X[:4], PROCESS.vocab_size)
 BIAS = torch.tensor([0.3, -0.4, 1.0, 0.0])
 
 
 def denoiser(z, t):
     return BIAS + (z[..., None] == torch.arange(4)).double().cumsum(1)
+
+
+def flat(z, t):
+    return denoiser(z, t) / 2
 
 
 def nothing(k, t, z):
@@ -40,6 +45,11 @@ CALLS = {
     "bound": (denoiser, 0, lambda f: dd.bound(PROCESS, f, X, generator=seeded(0)).total),
     "likelihood": (denoiser, 0, lambda f: dd.likelihood(PROCESS, f, X).log_likelihood),
     "sample": (denoiser, 0, lambda f: generate(PROCESS, f, Remask())),
+    "guidance": (
+        denoiser,
+        0,
+        lambda f: dd.guidance.ClassifierFree(PROCESS, f, flat, 2.0)(Z.clone(), torch.ones(4)),
+    ),
     "callback": (nothing, 2, lambda f: generate(PROCESS, denoiser, on_step=f)),
     "reward": (ramp, 0, lambda f: generate(PROCESS, denoiser, Particles(Ancestral(), f, 4))),
 }
