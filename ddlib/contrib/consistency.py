@@ -24,7 +24,7 @@ from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.base import check_process
 from ddlib.typing import Logits, PaddingMask, PerToken, Times, Tokens
 from ddlib.utils.random import Generator
-from ddlib.utils.validation import check_devices, check_padding, check_times, require, visible
+from ddlib.utils.validation import check_devices, check_padding, check_times, due, refuse, require
 
 SMOOTHING = 1e-4
 """Share of the uniform distribution in the target of ``reverse_kl``."""
@@ -100,19 +100,17 @@ def check_earlier(s: Times, t: Times, batch: int, length: int) -> None:
         s.shape == t.shape, f"s has shape {tuple(s.shape)}, must be that of t, {tuple(t.shape)}"
     )
     check_devices(s=s, t=t)
-    if not (visible(s) and visible(t)):
+    if not due(s, t):
         return
     bad = ~(s < t) if t.ndim == 1 else ~(s <= t)
     if bool(bad.any()):
         where = tuple(int(i) for i in bad.nonzero()[0])
         rule = "below" if t.ndim == 1 else "at most"
         index = ", ".join(map(str, where))
-        raise ValueError(
-            f"s[{index}] = {s[where].item()} must be {rule} t[{index}] = {t[where].item()}"
-        )
+        refuse(f"s[{index}] = {s[where].item()} must be {rule} t[{index}] = {t[where].item()}")
     if t.ndim == 2 and bool((still := ~(s < t).any(1)).any()):
         row = int(still.nonzero()[0, 0])
-        raise ValueError(
+        refuse(
             f"s[{row}] equals t[{row}] at every position, must be below it at one position or more"
         )
 

@@ -15,7 +15,7 @@ from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.examples import four
 from ddlib.typing import Denoiser, Times, Tokens
-from ddlib.utils.validation import check_shape, require, visible
+from ddlib.utils.validation import check_shape, due, require
 
 Classifier = Callable[[Tensor, Tensor], Tensor]
 """``(states, t) -> log p(y|z)``: one-hot states (B, L, S), times (B,), one number per sequence,
@@ -121,7 +121,7 @@ class ClassifierBased(Guidance):
         reach = place.reach()
         states = self._states(z)
         current = self._class_log_prob(states, t)
-        if visible(current):
+        if due(current):
             require(
                 bool(current.isfinite().all()),
                 f"classifier returns {current.min():g} for a current sequence, must be finite: no "
@@ -181,7 +181,7 @@ class ClassifierBased(Guidance):
                 "requires; "
                 "how='exact' does not"
             )
-        if visible(slope):
+        if due(slope):
             require(
                 bool(slope.isfinite().all()),
                 "classifier has a gradient with NaN or infinity, must be finite",
@@ -209,7 +209,7 @@ class ClassifierBased(Guidance):
             (len(states),),
             f"(B,) = ({len(states)},): log p(y|z) of each sequence",
         )
-        if visible(output):
+        if due(output):
             bad = output.isnan() | (output == torch.inf)
             worst = f"classifier's output holds {output[bad][:1].tolist()}"
             require(not bool(bad.any()), f"{worst}, must be log p(y|z): no NaN, no +inf")

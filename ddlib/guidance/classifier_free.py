@@ -14,7 +14,7 @@ from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.examples import four
 from ddlib.typing import Denoiser, SplitDenoiser, implements
-from ddlib.utils.validation import require, visible
+from ddlib.utils.validation import due, require, visible
 
 
 class ClassifierFree(Guidance):
@@ -140,7 +140,7 @@ def temper(
     log_probs = torch.where(
         power == 1, conditional, torch.where(power == 0, unconditional, log_probs)
     )
-    if visible(log_probs):
+    if due(log_probs):
         beyond = log_probs == torch.inf
         if bool(beyond.any()):
             b, i, k = (int(v) for v in beyond.nonzero()[0])

@@ -268,7 +268,7 @@ def stochastic(values: Float64[Tensor, "children k"], name: str) -> Float64[Tens
     """Return the rows, normalised to the last digit, after the check that they are
     distributions.
     """
-    if not visible(values):
+    if values.is_meta:
         return values
     require(values.numel() > 0, f"{name} has shape {tuple(values.shape)}, must not be empty")
     require(bool(values.isfinite().all()), f"{name} holds NaN or infinity, must be probabilities")

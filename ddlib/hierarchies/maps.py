@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from ddlib.hierarchies.kernels import Kernel, information
-from ddlib.utils.validation import check_count, check_shape, require, visible
+from ddlib.utils.validation import check_count, check_shape, due, require, visible
 
 
 class Map(Kernel):
@@ -43,7 +43,7 @@ class Map(Kernel):
     ) -> None:
         super().__init__()
         check_shape("parents", parents, (None,), "(children,)")
-        if visible(parents):
+        if due(parents):
             low, high = (int(v) for v in torch.aminmax(parents))
             require(
                 low >= 0 and high < num_parents,

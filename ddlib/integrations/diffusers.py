@@ -27,8 +27,8 @@ from ddlib.utils.validation import (
     check_logits,
     check_shape,
     check_tokens,
+    due,
     require,
-    visible,
 )
 
 try:
@@ -373,7 +373,7 @@ class _Answer:
             and self.t is not None
             and z.shape == self.z.shape
         )
-        if unchanged and visible(z):
+        if unchanged and due(z):
             unchanged = torch.equal(z, self.z) and torch.equal(t, self.t.to(t.dtype))  # type: ignore[arg-type, union-attr]
         if not unchanged or self.logits is None:
             raise TypeError(

@@ -3,7 +3,7 @@
 import torch
 
 from ddlib.typing import GivenTokens, PaddingMask, Times, Tokens
-from ddlib.utils.validation import check_given, check_padding, require, visible
+from ddlib.utils.validation import check_given, check_padding, due, refuse, require
 
 
 def hold_given(
@@ -60,7 +60,7 @@ def free_positions(
     if given is None:
         return mask
     free = ~given if mask is None else mask & ~given
-    if visible(free):
+    if due(free):
         require(
             bool(free.any()),
             "given is True at all tokens, must be False at one: nothing else has a loss",
@@ -70,12 +70,12 @@ def free_positions(
 
 def check_held(x: Tokens, z: Tokens, given: GivenTokens | None) -> None:
     """Raise ValueError unless the states of given tokens are the tokens themselves."""
-    if given is None or not visible(z):
+    if given is None or not due(z):
         return
     noised = given & (z != x)
     if bool(noised.any()):
         row, position = (int(i) for i in noised.nonzero()[0])
-        raise ValueError(
+        refuse(
             f"z[{row}, {position}] = {int(z[row, position])} at a given token, must be "
             f"x[{row}, {position}] = {int(x[row, position])}: use dd.hold_given"
         )
@@ -87,14 +87,14 @@ def check_given_blocks(given: GivenTokens, block: int) -> None:
     The features of such a token in the clean sequence have attended to all tokens before it. A
     block that attended to them would read its own tokens.
     """
-    if not visible(given):
+    if not due(given):
         return
     blocks = torch.arange(given.shape[1], device=given.device) // block
     first = torch.where(given, given.shape[1], blocks).amin(1)
     later = given & (blocks > first[:, None])
     if bool(later.any()):
         row, position = (int(i) for i in later.nonzero()[0])
-        raise ValueError(
+        refuse(
             f"given[{row}, {position}] is True in block {position // block}, must be False behind "
             f"block {int(first[row])}, the first with a token to predict: blocks take the clean "
             "sequence, in which the features of a later token depend on the tokens between"

@@ -14,7 +14,7 @@ from ddlib.parameterization.logits import Parameterization, cavity_logits
 from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.base import Component, check_process
 from ddlib.typing import GivenTokens, Logits, PaddingMask, PerToken, Times, Tokens
-from ddlib.utils.validation import check_mask, check_number, require, visible
+from ddlib.utils.validation import check_mask, check_number, due, refuse, require
 from ddlib.weightings import Weighting, is_bound, loss_weights
 
 MODES = ("standard", "hard", "edges")
@@ -186,12 +186,10 @@ def split_draw(t: Times | Draw) -> tuple[Times, Tensor | None]:
         measure.shape == t.t.shape,
         f"measure has shape {tuple(measure.shape)}, must be that of t, {tuple(t.t.shape)}",
     )
-    if visible(measure):
+    if due(measure):
         bad = ~((measure >= 0) & measure.isfinite())
         if bool(bad.any()):
-            raise ValueError(
-                f"measure holds {measure[bad][0].item():g}, must be finite and at least 0"
-            )
+            refuse(f"measure holds {measure[bad][0].item():g}, must be finite and at least 0")
     return t.t, unsqueeze_times(measure)
 
 

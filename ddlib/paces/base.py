@@ -25,7 +25,7 @@ from ddlib.utils.agreement import check_agreement
 from ddlib.utils.derivative import derivative
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.repr import format_part
-from ddlib.utils.validation import check_count, require, visible
+from ddlib.utils.validation import check_count, due, require
 
 
 class Draw(NamedTuple):
@@ -244,7 +244,7 @@ class Pace(Part):
             wrong = (
                 f"have shape {tuple(values.shape)}, must be (B, L) = {tuple(chance.shape)}, or (B,)"
             )
-        elif visible(values):
+        elif due(values):
             low, high = (float(end) for end in values.detach().aminmax())
             if not low >= 0:
                 wrong = f"hold {low:g}, must be at least 0"

@@ -20,7 +20,7 @@ from ddlib.hierarchies import Flat, Hierarchy, Map, Tree
 from ddlib.typing import ChildDenoiser, implements
 from ddlib.utils.precision import float32_or_wider
 from ddlib.utils.repr import digest
-from ddlib.utils.validation import check_shape, require, visible
+from ddlib.utils.validation import check_shape, due, require
 
 
 def token_logits(tree: Hierarchy, logits: Float[Tensor, "*n children"]) -> Float[Tensor, "*n V"]:
@@ -217,7 +217,7 @@ class Children:
             check_shape(
                 "rows", rows, (tree.num_states - 1,), f"(S - 1,) = ({tree.num_states - 1},)"
             )
-            if visible(rows):
+            if due(rows):
                 require(
                     int(rows.min()) >= 0,
                     f"rows holds {int(rows.min())}, must be indices of rows, >= 0",

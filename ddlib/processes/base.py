@@ -51,8 +51,9 @@ from ddlib.utils.validation import (
     check_order,
     check_times,
     check_tokens,
+    due,
+    refuse,
     require,
-    visible,
 )
 
 LEVELS = ("independent", "balanced")
@@ -354,7 +355,7 @@ class ForwardProcess(Float64Module, Part):
             require(
                 tuple(p.shape) == want, f"p has shape {tuple(p.shape)}, must be (B, L, V) = {want}"
             )
-            if visible(p):
+            if due(p):
                 total = p.sum(-1)
                 bad = ~((p >= 0).all(-1) & ((total - 1).abs() < 0.01))
                 require(
@@ -368,12 +369,12 @@ class ForwardProcess(Float64Module, Part):
 
         Padding, False in ``mask``, may hold any state. The arguments were checked before.
         """
-        if visible(z):
+        if due(z):
             impossible = self.likelihood(z, x, t) <= 0
             impossible = impossible if mask is None else impossible & mask
             if bool(impossible.any()):
                 b, i = (int(v) for v in impossible.nonzero()[0])
-                raise ValueError(
+                refuse(
                     f"z[{b}, {i}] = {int(z[b, i])} has probability 0 given x[{b}, {i}] = "
                     f"{int(x[b, i])} "
                     f"at t = {float(unsqueeze_times(t).expand_as(z)[b, i])}: z must be drawn by "

@@ -12,7 +12,7 @@ from ddlib.processes.base import LEVELS, Component, ForwardProcess
 from ddlib.processes.places import Partition, Place
 from ddlib.processes.product_arguments import check_processes, field_numbers, flatten, group
 from ddlib.typing import Logits, Tokens
-from ddlib.utils.validation import check_devices, visible
+from ddlib.utils.validation import check_devices, due, refuse
 
 Fields = Int64[Tensor, "*n"] | Sequence[int] | Sequence[str]
 
@@ -211,7 +211,7 @@ class Fielded(ForwardProcess):
     ) -> None:
         super().check_inputs(x=x, z=z, t=t, s=s, p=p)
         tokens = x if z is None else z
-        if len(self.processes) == 1 or tokens is None or not visible(tokens):
+        if len(self.processes) == 1 or tokens is None or not due(tokens):
             return
         field = self.fields_of(tokens.shape) if z is None else self.component_of(z)
         want = self._fields.shape
@@ -240,7 +240,7 @@ class Fielded(ForwardProcess):
         k = int(field[b, i])
         size = self.every[k].num_states if what == "states" else int(self._sizes[k])
         first = 0 if starts is None else int(starts[k])
-        raise ValueError(
+        refuse(
             f"{name}[{b}, {i}] = {int(values[b, i])} in field {self.names[k]!r}, must be one of "
             f"its {what}, in [{first}, {first + size})"
         )

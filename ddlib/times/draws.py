@@ -17,7 +17,7 @@ from ddlib.times.base import (
     position_in,
 )
 from ddlib.utils.random import Generator, KeyedGenerator, home_of, rand
-from ddlib.utils.validation import check_count, require, visible, warn_once
+from ddlib.utils.validation import check_count, due, require, warn_once
 
 _UNIFORM = Uniform()
 
@@ -67,7 +67,7 @@ def _check_positions(generator: KeyedGenerator, strata: bool) -> None:
     For n numbers drawn from N it is about 0.7 N / n. The threshold allows for rows picked from a
     batch: few of them may lie further apart than many.
     """
-    if generator.scattered or len(generator.index) < 2 or not visible(generator.index):
+    if generator.scattered or len(generator.index) < 2 or not due(generator.index):
         return
     gaps = generator.index.sort().values.diff()
     must = (

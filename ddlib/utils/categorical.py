@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from ddlib.utils.validation import require, visible
+from ddlib.utils.validation import due, require
 
 
 def _invert(mass: Float[Tensor, "N K"], target: Float64[Tensor, "N"]) -> tuple[Tensor, Tensor]:
@@ -47,7 +47,7 @@ def draw(weights: Float[Tensor, "*n K"], u: Float64[Tensor, "*n"]) -> Int64[Tens
         rows, blocks, width
     )
     sums = padded.sum(-1)
-    if visible(sums):
+    if due(sums):
         require(
             bool((sums.sum(-1) > 0).all()),
             "weights holds a row that is 0 everywhere or has NaN, must have a positive sum in "

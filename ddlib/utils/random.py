@@ -18,7 +18,7 @@ from torch import Tensor
 from ddlib.utils import philox
 from ddlib.utils.philox import LOW
 from ddlib.utils.triton_kernels import usable
-from ddlib.utils.validation import check_count, check_shape, require, visible
+from ddlib.utils.validation import check_count, check_shape, due, require
 
 _SPLIT = 0x73706C74  # separates the keys of copies from the numbers of the original
 _SCRAMBLE = 0x73637262  # separates the numbers of a scrambling
@@ -74,7 +74,7 @@ class KeyedGenerator:
         if not isinstance(index, Tensor) or index.dtype != torch.int64:
             raise TypeError("index must be a torch.int64 tensor of global example positions")
         check_shape("index", index, (None,), "(B,)")
-        if visible(index) and index.numel():
+        if due(index) and index.numel():
             require(int(index.min()) >= 0, f"index holds {int(index.min())}, must be >= 0")
         self.seed = seed
         self.step = step

@@ -1,9 +1,10 @@
 """Validation of arguments; error messages contain the argument, its value and the violated rule.
 
 Types and shapes are always checked. Values (ranges, NaN) are checked on CPU tensors. On an
-accelerator such a check synchronises with the host, so it is done only after ``debug(True)`` or
-with ``DDLIB_DEBUG=1`` in the environment. Values are not checked while ``torch.compile`` is
-tracing.
+accelerator such a check synchronises with the host, so each is done once for every line of a
+program that calls ddlib, when the line first runs; always after ``debug(True)`` or with
+``DDLIB_DEBUG=1`` in the environment. Values are not checked while ``torch.compile`` is tracing or a
+CUDA graph is recorded.
 """
 
 import math
@@ -14,6 +15,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Integral, Real
+from types import FrameType
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -23,25 +26,73 @@ _hidden = ContextVar("_hidden", default=False)
 
 
 def debug(active: bool = True) -> None:
-    """Turn value checks on (or off) for tensors on an accelerator, at one synchronisation per
-    check.
+    """Check the values of tensors on an accelerator at every call, at one synchronisation per
+    check, or only when a line of the program first calls ddlib.
     """
     global _debug
     _debug = active
 
 
 def visible(tensor: Tensor) -> bool:
-    """Return whether the values of ``tensor`` may be checked: it is on the CPU, or ``debug(True)``
-    was called, and not within ``hide_values``.
+    """Return whether the host may read the values of ``tensor`` at every call: it is on the CPU, or
+    ``debug(True)`` was called, and not within ``hide_values``.
+
+    For code that computes in another way where it may; for checks see ``due``.
     """
     if torch.compiler.is_compiling() or _hidden.get():
         return False
     return tensor.device.type == "cpu" or _debug
 
 
+def due(*tensors: Tensor) -> bool:
+    """Return whether the values of ``tensors`` are to be checked now.
+
+    Always where they are ``visible``. On an accelerator once on each path of calls from a line
+    outside ddlib to the check: a wrong argument is found when its line first runs, and a loop does
+    not wait for the device in each turn.
+    """
+    if torch.compiler.is_compiling() or _hidden.get():
+        return False
+    if all(visible(tensor) for tensor in tensors):
+        return True
+    if any(tensor.is_meta for tensor in tensors) or _recording():
+        return False
+    *path, line = _calls(2)
+    paths = _checked.setdefault(line, set())
+    first = tuple(path) not in paths
+    paths.add(tuple(path))
+    return first
+
+
+def _recording() -> bool:
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+Call = tuple[str, int]
+"""File and line of a call."""
+_checked: dict[Call, set[tuple[Call, ...]]] = {}
+"""Calls that led from a line outside ddlib to checks of values that were made."""
+
+
+def _calls(depth: int) -> list[Call]:
+    """Return the calls from a frame, ``depth`` above this one, to the first line outside ddlib."""
+    frame: FrameType | None = sys._getframe(depth)
+    calls = []
+    while frame is not None:
+        calls.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back if _inner(frame) else None
+    return calls
+
+
+def _inner(frame: FrameType) -> bool:
+    """Return whether a frame is one of this library, or of torch between two of them."""
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return package in ("ddlib", "ddlib_models", "torch")
+
+
 @contextmanager
 def hide_values() -> Iterator[None]:
-    """Check no values of tensors in a block, as on an accelerator, in this thread."""
+    """Check no values of tensors in a block, as in a recorded graph, in this thread."""
     token = _hidden.set(True)
     try:
         yield
@@ -80,10 +131,7 @@ def warn_once(kind: Hashable, message: str) -> None:
     _warned.add(kind)
     frame = sys._getframe(1)
     depth = 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
-        "ddlib",
-        "torch",
-    ):
+    while frame.f_back is not None and _inner(frame):
         frame = frame.f_back
         depth = depth + 1
     warnings.warn(message, UsageWarning, stacklevel=depth)
@@ -92,7 +140,16 @@ def warn_once(kind: Hashable, message: str) -> None:
 def require(condition: bool, message: str) -> None:
     """Raise ``ValueError(message)`` unless ``condition`` holds."""
     if not condition:
-        raise ValueError(message)
+        refuse(message)
+
+
+def refuse(message: str) -> NoReturn:
+    """Raise ``ValueError(message)``; where the line that led here runs again, its checks of values
+    are due again.
+    """
+    if _checked and not torch.compiler.is_compiling():
+        _checked.pop(_calls(2)[-1], None)
+    raise ValueError(message)
 
 
 def check_shape(name: str, tensor: Tensor, shape: Sequence[int | None], rule: str) -> None:
@@ -119,7 +176,7 @@ def check_tokens(name: str, tokens: Tensor, limit: int, what: str = "tokens") ->
         tokens.numel() > 0,
         f"{name} is empty, shape {tuple(tokens.shape)}: a batch needs at least one token",
     )
-    if visible(tokens):
+    if due(tokens):
         low, high = (int(v) for v in torch.aminmax(tokens))
         worst = low if low < 0 else high
         require(low >= 0 and high < limit, f"{name} holds {worst}, must be {what} in [0, {limit})")
@@ -145,10 +202,10 @@ def check_times(name: str, t: Tensor, batch: int, length: int | None = None) -> 
         check_shape(
             name, t, (batch, length), f"{rule}, or (B, L) = ({batch}, {length}), one per position"
         )
-    if visible(t):
+    if due(t):
         outside = ~((t >= 0) & (t <= 1))
         if bool(outside.any()):
-            raise ValueError(f"{name} holds {t[outside][0].item()}, must lie in [0, 1]")
+            refuse(f"{name} holds {t[outside][0].item()}, must lie in [0, 1]")
 
 
 def check_interval(interval: Sequence[float]) -> tuple[float, float]:
@@ -167,13 +224,11 @@ def check_interval(interval: Sequence[float]) -> tuple[float, float]:
 
 def check_order(s: Tensor, t: Tensor) -> None:
     """Raise ValueError unless ``s <= t`` everywhere; the message has the first violation."""
-    if visible(s) and visible(t):
+    if due(s, t):
         bad = ~(s <= t)
         if bool(bad.any()):
             where = tuple(int(i) for i in bad.nonzero()[0])
-            raise ValueError(
-                f"s = {s[where].item()} must be at most t = {t[where].item()}, at {where}"
-            )
+            refuse(f"s = {s[where].item()} must be at most t = {t[where].item()}, at {where}")
 
 
 def check_logits(
@@ -208,7 +263,7 @@ def check_logits(
         )
         rule = f"must have {states}: child logits have S - 1, one per state but the root{tokens}"
     require(width == columns, f"logits has {width} columns, {rule}")
-    if states is None and visible(logits) and _are_probabilities(logits):
+    if states is None and due(logits) and _are_probabilities(logits):
         warn_once(
             "probabilities",
             "every row of the logits is at least 0 and sums to 1, as probabilities do: the network "
@@ -234,12 +289,12 @@ def check_finite(logits: Tensor) -> None:
     """Raise ValueError if a row holds NaN, +inf or only -inf, as detected by its maximum (amax
     propagates NaN).
     """
-    if visible(logits):
+    if due(logits):
         largest = logits.detach().amax(-1)
         bad = ~largest.isfinite()
         if bool(bad.any()):
             where = tuple(int(i) for i in bad.nonzero()[0])
-            raise ValueError(
+            refuse(
                 f"logits at position {where} hold NaN, +inf, or -inf only (the largest is "
                 f"{largest[where].item()}), "
                 "must be finite or -inf with at least one finite entry"
@@ -252,7 +307,7 @@ def check_mask(name: str, mask: Tensor, shape: Sequence[int]) -> None:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"{name} has dtype {got}, must be a torch.bool tensor, True at real tokens")
     check_shape(name, mask, tuple(shape), f"{tuple(shape)}")
-    if visible(mask):
+    if due(mask):
         require(bool(mask.any()), f"{name} is False everywhere, must keep at least one token")
 
 
@@ -276,11 +331,11 @@ def check_given(x: Tensor, mask: Tensor | None, given: Tensor | None) -> None:
         raise TypeError(f"given has dtype {got}, must be a torch.bool tensor, True at given tokens")
     check_shape("given", given, x.shape, f"that of x, {tuple(x.shape)}")
     check_devices(x=x, given=given)
-    if mask is not None and visible(given):
+    if mask is not None and due(given):
         padding = given & ~mask
         if bool(padding.any()):
             where = [int(i) for i in padding.nonzero()[0]]
-            raise ValueError(f"given{where} is True at padding, must be False where mask is False")
+            refuse(f"given{where} is True at padding, must be False where mask is False")
 
 
 def check_devices(**tensors: Tensor | None) -> None:

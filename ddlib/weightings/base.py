@@ -14,7 +14,7 @@ from ddlib.processes import ForwardProcess
 from ddlib.typing import PerToken, Times, Tokens
 from ddlib.utils.agreement import holds
 from ddlib.utils.repr import format_part
-from ddlib.utils.validation import visible
+from ddlib.utils.validation import due, refuse
 
 
 class Weighting(Part):
@@ -117,8 +117,6 @@ def loss_weights(
             f"{weighting!r} returns weights of shape {tuple(new_weight.shape)}, must be that of z, "
             f"{tuple(z.shape)}"
         )
-    if visible(new_weight) and not bool((new_weight >= 0).all()):
-        raise ValueError(
-            f"{weighting!r} returns the weight {float(new_weight.min())}, must be 0 or more"
-        )
+    if due(new_weight) and not bool((new_weight >= 0).all()):
+        refuse(f"{weighting!r} returns the weight {float(new_weight.min())}, must be 0 or more")
     return new_weight

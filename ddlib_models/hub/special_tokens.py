@@ -10,7 +10,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 import ddlib as dd
-from ddlib.utils.validation import visible
+from ddlib.utils.validation import due, refuse
 from ddlib_models.hub.family import Config, Family
 
 
@@ -50,14 +50,14 @@ class Special:
             ValueError: ids that are neither tokens nor the mask, where values are checked, see
                 ``ddlib.debug``.
         """
-        if visible(ids):
+        if due(ids):
             # the state of the mask is not an id, unless it equals the mask's id
             none = (ids < 0) | (ids >= self.vocab_size) & (
                 ids != (-1 if self.mask is None else self.mask)
             )
             if bool(none.any()):
                 mask = "" if self.mask is None else f", or the mask's, {self.mask}"
-                raise ValueError(
+                refuse(
                     f"ids contain {int(ids[none][0])}: must be ids of tokens, in "
                     f"0..{self.vocab_size - 1}{mask}"
                 )
@@ -73,13 +73,13 @@ class Special:
         Raises:
             ValueError: naming the first of them.
         """
-        if self.undrawn and visible(z):
+        if self.undrawn and due(z):
             none = torch.isin(z, torch.tensor(self.undrawn, device=z.device))
             if bool(none.any()):
                 index = int(z[none][0])
                 token = f", the token {self.names[index]!r}," if index in self.names else ""
                 mask = f"; the mask is the state {self.vocab_size}" if index == self.mask else ""
-                raise ValueError(
+                refuse(
                     f"z contains id {index}{token} which is not a token of the process and has no "
                     f"probability{mask}"
                 )

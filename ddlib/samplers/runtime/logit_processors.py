@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ddlib.utils.validation import require, visible
+from ddlib.utils.validation import due, require
 
 
 class LogitProcessors:
@@ -40,7 +40,7 @@ class LogitProcessors:
         """
         for function in self.functions:
             logits = function(logits, states, i)
-        if visible(logits):
+        if due(logits):
             empty = ~logits.amax(-1).isfinite()
             require(
                 not bool(empty.any()),
