@@ -27,8 +27,9 @@ from ddlib.config.plain import values
 from ddlib.kernels import Hidden, PlannedLoss
 from ddlib.objective.bound import Bound, bound, reconstruction, variance_caveat
 from ddlib.objective.given import hold_given
-from ddlib.objective.metrics import Measure, Tally
+from ddlib.objective.metrics import Measure
 from ddlib.objective.nelbo import nelbo
+from ddlib.objective.tally import Tally
 from ddlib.objective.training import summed_loss, training_loss
 from ddlib.parameterization.logits import cavity_logits, posterior_logits
 from ddlib.parameterization.tree_softmax import Children, token_logits

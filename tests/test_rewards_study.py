@@ -1,5 +1,6 @@
 """Study of rewards: its puzzles, ratios and runs at tiny sizes, and the page."""
 
+import copy
 import json
 
 import pytest
@@ -48,7 +49,7 @@ def test_all_losses_have_the_gradient_of_the_reward_at_the_network_that_sampled(
     advantage = (groups - groups.flip(1)).flatten()
     weights = [*network.parameters()]
     for method, loss in training.METHODS.items():
-        value = loss(process, network, network, samples, 5, training.TINY)
+        value = loss(process, network, copy.deepcopy(network), samples, 5, training.TINY)
         got = torch.autograd.grad(value, weights, allow_unused=True)
         if method == "path":
             log_prob = dd.log_prob(process, network, samples.path)

@@ -305,6 +305,7 @@ def bound(
         rule = "must be 'independent': balanced draws require one time per sequence"
         require(levels == "independent", f"levels is {levels!r}, pace {pace!r}: {rule}")
         able.check_time_input((pace.block or 0) if at_once else 0, repr(pace))
+    able.check_blocks(pace, length)
     z = (
         process.sample(x, t, generator)
         if levels == "independent"

@@ -4,6 +4,7 @@ default pace.
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import torch
@@ -43,6 +44,11 @@ class Draw(NamedTuple):
     """(B,) path parameter of each sequence, or its time if it has only one; None if blocks have
     separate parameters.
     """
+
+
+_PLACES = 256
+"""Number of places at which the speeds of a pace are added up in a check."""
+_ROUGHLY = 0.1
 
 
 def check_pace(pace: object) -> None:
@@ -120,6 +126,48 @@ class Pace(Part):
         """
         return 1
 
+    def check(self, length: int, device: torch.device | str | None = None) -> None:
+        """Raise ValueError unless each of ``length`` positions goes from time 0 to time 1, always
+        on the same path, and without jumps.
+
+        This is a rough check, once for each length; ``dd.verify`` checks more precisely.
+        """
+        if torch.compiler.is_compiling() or length in self._checked:
+            return
+        self._checked.add(length)
+        u = torch.linspace(0, 1, 2 * _PLACES + 1, dtype=torch.float64, device=device)
+        chance = (torch.arange(length, dtype=torch.float64, device=device) + 0.5) / length
+        chance = (chance if self.random else 0 * chance).expand(len(u), -1)
+        path = self.check_path(self.times(u, chance), chance).detach()
+        again = self.times(u, chance)
+        require(
+            torch.equal(path, again),
+            f"{self!r}: two calls of times with the same arguments differ, must be equal: random "
+            "paths depend on chance",
+        )
+        for end, row in ((0, path[0]), (1, path[-1])):
+            off = float((row - end).abs().max())
+            require(
+                off < 1e-6,
+                f"{self!r}: at u = {end} a position has the time {abs(end - off):.6g}, must be "
+                f"{end}: each goes from 0 to 1",
+            )
+        if self.parts(length) > 1:
+            return  # positions move within a few of these places
+        speeds = self.check_path(self.speeds(u, chance), chance, limit=None)[1::2]
+        way = speeds.detach().mean(0)
+        off = float((way - 1).abs().max())
+        require(
+            off < _ROUGHLY,
+            f"{self!r}: the integral of the speeds of a position over [0, 1] differs from 1 by "
+            f"{off:.3g}, must be 1: times rise from 0 to 1 without jumps",
+        )
+
+    @cached_property
+    def _checked(self) -> set[int]:
+        """Lengths whose paths were checked."""
+        return set()
+
     def draw(
         self,
         rows: int,
@@ -175,6 +223,7 @@ class Pace(Part):
         if at_once and size is None:
             raise TypeError(f"at_once is True, which {self!r} does not support: it has no blocks")
         unit = stratified_uniforms(rows, generator, device)
+        self.check(length, unit.device)
 
         dtype = torch.get_default_dtype() if steps is None else torch.float64
 

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CellType
+from types import CellType, FunctionType
 from typing import Self, TypeVar
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ddlib.paces import Pace
 from ddlib.parameterization.logits import Parameterization
-from ddlib.parameterization.tree_softmax import has_tree
+from ddlib.parameterization.tree_softmax import Children, has_tree
 from ddlib.processes import ForwardProcess
 from ddlib.typing import (
     BlockDenoiser,
@@ -24,7 +24,7 @@ from ddlib.typing import (
     WindowDenoiser,
     implements,
 )
-from ddlib.utils.validation import require, warn_once
+from ddlib.utils.validation import refuse, require, warn_once
 
 Output = TypeVar("Output")
 
@@ -50,6 +50,8 @@ class Capabilities:
     """True if it takes a time per position (``typing.OwnTimes``)."""
     num_states: int
     """Number of states that it takes (attribute ``num_states``); 0 if it states none."""
+    undrawn: tuple[int, ...]
+    """Ids below the process's ``vocab_size`` that are no tokens (attribute ``undrawn``)."""
     processes: tuple[ForwardProcess, ...]
     """Process that it is made for (attribute ``process``); empty if it states none."""
     block_size: int
@@ -64,8 +66,14 @@ class Capabilities:
     """True for a ``typing.SplitDenoiser``, whose output layer can be restricted to some logits."""
     is_sparse: bool
     """True for a ``typing.SparseDenoiser``, whose features can be restricted to some positions."""
-    has_tree: bool
-    """True for a ``typing.ChildDenoiser`` that predicts the children of a tree."""
+    tree: tuple[Tensor, ...] | None
+    """Parents of the tree whose children it predicts; None unless it is a
+    ``typing.ChildDenoiser``.
+    """
+    sizes: tuple[tuple[int, int], ...]
+    """Numbers of states and of tokens of each field that it takes (attribute ``sizes``); empty if
+    it states none.
+    """
     takes_memory: bool
     """True for a ``typing.TakesMemory``, whose features can depend on those of the previous
     call.
@@ -79,7 +87,9 @@ class Capabilities:
     a part of a guidance.
     """
     modules: tuple[nn.Module, ...]
-    """Modules that it is, has as attributes or closes over; processes and submodules excluded."""
+    """Modules that it is, has as attributes, closes over or refers to as global variables;
+    processes and submodules excluded.
+    """
     parts: Mapping[str, object]
     """Evaluated parts of a guidance, by argument name; empty for other denoisers."""
 
@@ -108,13 +118,15 @@ class Capabilities:
             states_meaning=stated is not None,
             own_times=implements(denoiser, OwnTimes) and bool(denoiser.own_times),
             num_states=int(getattr(denoiser, "num_states", None) or 0),
+            undrawn=tuple(getattr(denoiser, "undrawn", ())),
             processes=(made_for,) if isinstance(made_for, ForwardProcess) else (),
             block_size=int(getattr(denoiser, "block_size", None) or 0),
             caches_blocks=implements(denoiser, BlockDenoiser),
             caches_windows=implements(denoiser, WindowDenoiser),
             is_split=is_split,
             is_sparse=is_split and implements(denoiser, SparseDenoiser),
-            has_tree=is_split and has_tree(denoiser),
+            tree=tuple(denoiser.tree or ()) if is_split and has_tree(denoiser) else None,
+            sizes=tuple((int(size[0]), int(size[1])) for size in getattr(denoiser, "sizes", ())),
             takes_memory=implements(denoiser, TakesMemory) and bool(denoiser.takes_memory),
             has_step_distribution=steers,
             shifts_rows=bool(getattr(denoiser, "shifts_rows", False))
@@ -127,10 +139,14 @@ class Capabilities:
         """Return the meaning of the logits: as the denoiser states it, else as passed.
 
         Raises:
-            ValueError: the denoiser states another one than is passed.
+            ValueError: the denoiser states another one than is passed, predicts the children of
+                another tree, or states none and calls a network that states another than "cavity".
         """
         if parameterization is None:
+            self._check_inner()
             return self.parameterization
+        if isinstance(parameterization, Children) and self.tree is not None:
+            parameterization.check(self.tree)
         require(
             not self.states_meaning or parameterization == self.parameterization,
             f"parameterization is {parameterization!r}, and the denoiser {self.name} states "
@@ -138,9 +154,25 @@ class Capabilities:
         )
         return parameterization
 
+    def _check_inner(self) -> None:
+        """Raise ValueError if a function or module without the attribute ``parameterization`` holds
+        a network whose logits are no cavity logits: whether it converts them is not known.
+        """
+        if self.states_meaning:
+            return
+        for module in self.modules:
+            for part in module.modules():
+                stated = getattr(part, "parameterization", None) or "cavity"
+                require(
+                    stated == "cavity",
+                    f"the denoiser {self.name} does not state its parameterization, and calls "
+                    f"{type(part).__name__}, which states {stated!r}: pass parameterization, as "
+                    f"{stated!r} if the logits are returned as they are",
+                )
+
     def check_process(self, process: ForwardProcess) -> None:
         """Raise ValueError if the denoiser, or a part of a guidance, states another number of
-        states or another process.
+        states, other sizes of fields or another process.
 
         Args:
             process: process that it is called for.
@@ -150,6 +182,14 @@ class Capabilities:
             f"the denoiser {self.name} has num_states={self.num_states}, the process "
             f"{process.num_states}: must be equal",
         )
+        sizes = tuple(
+            (each.process.num_states, each.process.vocab_size) for each in process.components
+        )
+        require(
+            self.sizes in ((), sizes),
+            f"the denoiser {self.name} has fields with {list(self.sizes)} states and tokens, the "
+            f"process {list(sizes)}: must be equal, in this order",
+        )
         for made_for in self.processes:
             require(
                 made_for is process or repr(made_for) == repr(process),
@@ -158,6 +198,24 @@ class Capabilities:
             )
         for part in self.parts.values():
             Capabilities.of(part).check_process(process)
+
+    def check_tokens(self, name: str, tokens: Tensor, given: Tensor) -> None:
+        """Raise ValueError if an id that the denoiser never draws is given.
+
+        Args:
+            name: name of the tokens in the message.
+            tokens: (B, L) ids.
+            given: (B, L) bool, True where they count.
+        """
+        undrawn = torch.tensor(self.undrawn, device=tokens.device)
+        wrong = given & torch.isin(tokens, undrawn)
+        if bool(wrong.any()):
+            row, position = (int(i) for i in wrong.nonzero()[0])
+            refuse(
+                f"{name} holds the id {int(tokens[row, position])} at position {position} of row "
+                f"{row}, which is not a token for the denoiser {self.name}, must be a token, or "
+                "the mask's state where one is drawn: special.states converts ids of a tokenizer"
+            )
 
     def check_time_input(self, clean: int, caller: str) -> None:
         """Raise TypeError unless the denoiser takes a time per position and, if required, the clean
@@ -315,6 +373,22 @@ class Capabilities:
         return sum(0 if buffer.is_inference() else buffer._version for buffer in buffers)
 
 
+def warn_of_alias(denoiser: object, reference: object) -> None:
+    """Warn once of a reference that is the denoiser itself or shares all of its parameters, and
+    changes with it.
+    """
+    shared = denoiser is reference
+    if isinstance(denoiser, nn.Module) and isinstance(reference, nn.Module):
+        own = {id(parameter) for parameter in denoiser.parameters()}
+        shared = shared or own == {id(parameter) for parameter in reference.parameters()} != set()
+    if shared and torch.is_grad_enabled():
+        warn_once(
+            "alias",
+            "reference has the parameters of the denoiser and changes with it, so that it differs "
+            "by 0 at every step: it must be a copy, copy.deepcopy(denoiser)",
+        )
+
+
 def succeeds(call: Callable[[], object]) -> bool:
     """Return whether a call raises no error; for calls after an error, to find its cause."""
     try:
@@ -334,11 +408,15 @@ def _modules(denoiser: object, depth: int = 3) -> Iterator[nn.Module]:
             yield denoiser
     elif depth and denoiser is not None:
         cells = getattr(denoiser, "__closure__", None) or ()
+        names = getattr(getattr(denoiser, "__code__", None), "co_names", ())
+        variables = getattr(denoiser, "__globals__", {})
         held = [
             getattr(denoiser, "__self__", None),
             getattr(denoiser, "func", None),
         ]  # of methods and partials
         held += [cell.cell_contents for cell in cells if cell != _EMPTY]
+        used = [variables[name] for name in names if name in variables]
+        held += [one for one in used if isinstance(one, (nn.Module, FunctionType))]
         held += getattr(denoiser, "__dict__", {}).values()
         for one in held:
             for part in one if isinstance(one, (list, tuple)) else [one]:

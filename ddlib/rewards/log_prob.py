@@ -9,6 +9,7 @@ from jaxtyping import Float64
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ddlib.parameterization.capabilities import warn_of_alias
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
 from ddlib.processes.base import check_process
@@ -99,6 +100,7 @@ def path_kl(
     Raises:
         TypeError, ValueError: as ``log_prob``.
     """
+    warn_of_alias(denoiser, reference)
     call = _call(process, denoiser, trajectory, parameterization)
     other = _call(process, reference, trajectory, parameterization)
     terms = _stack(trajectory, lambda step: step.divergence(_run(call, step), _run(other, step)))

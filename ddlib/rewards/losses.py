@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from ddlib.objective.bound import bound
+from ddlib.parameterization.capabilities import warn_of_alias
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess
 from ddlib.samplers.trajectory import Trajectory, check_trajectory
@@ -134,8 +135,8 @@ def bound_log_ratio(
     reference: Denoiser,
     x: Tokens,
     *,
+    seed: int,
     draws: int = 1,
-    seed: int = 0,
     index: Int64[Tensor, "B"] | None = None,
     mask: PaddingMask | None = None,
     given: GivenTokens | None = None,
@@ -152,8 +153,8 @@ def bound_log_ratio(
         denoiser: the network that is trained.
         reference: the network in the denominator; evaluated without a gradient.
         x: (B, L) answers, with their prompts where these are ``given``.
+        seed: of the noise: another one in each training step.
         draws: number of draws of time and noise per answer.
-        seed: of the noise.
         index: (B,) positions of the answers in the order of training, which key their noise as in
             ``KeyedGenerator``; by default 0 to B - 1. Answers with one position share times and
             noise, as the two of a pair should.
@@ -170,6 +171,7 @@ def bound_log_ratio(
         TypeError, ValueError: draws below 1; others as in ``bound``.
     """
     check_count("draws", draws)
+    warn_of_alias(denoiser, reference)
     difference = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     rows = torch.arange(len(x), device=x.device) if index is None else index
 

@@ -30,6 +30,7 @@ from ddlib.utils.validation import (
     check_flag,
     check_given,
     check_tokens,
+    due,
     require,
 )
 
@@ -86,6 +87,7 @@ class Plan(SamplingCall):
         clean = draw(call)
         tokens = self.process.states_as_tokens(clean)
         _check_clean(self, clean, tokens)
+        _check_kept(self, tokens, list(self.controls))
         for control in self.controls:
             finished = control.finish(call, tokens)
             require(
@@ -93,6 +95,8 @@ class Plan(SamplingCall):
                 f"finish of {control!r} returned {_kind_of(finished)}, must be tokens of shape "
                 f"{tuple(tokens.shape)}",
             )
+            check_tokens(f"the result of finish of {control!r}", finished, call.process.vocab_size)
+            _check_kept(self, finished, control)
             tokens = finished
         return tokens
 
@@ -195,6 +199,7 @@ def plan(
     pace = _pace(pace)
     target = process.device if stated is None else stated.device
     _check_device(process, target)
+    pace.check(length, target)
     fixed, free = _prompt(process, prompt, (rows, length), target)
     process.check_inputs(x=fixed)
     source, seeds = _source(generator, rows)
@@ -219,6 +224,9 @@ def plan(
     check_requirements(call, _parts(call, steps))
     for control in controls:
         control.check(call)
+    network = call.network.capabilities
+    if network.undrawn and due(fixed):
+        network.check_tokens("prompt", fixed, ~free)
     return call
 
 
@@ -362,6 +370,17 @@ def _check_clean(call: Plan, states: Tokens, tokens: Tokens) -> None:
         raise ValueError(
             f"finalize of {type(call.sampler).__name__} returned state {states[row, position]} at "
             f"position {position} of row {row}, must return a token"
+        )
+
+
+def _check_kept(call: Plan, tokens: Tokens, actor: object) -> None:
+    """Raise ValueError unless the given tokens are in the samples."""
+    wrong = ~call.free & (call.process.tokens_as_states(tokens) != call.fixed)
+    if bool(wrong.any()):
+        row, position = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"{actor!r} has changed the token given at position {position} of row {row}, which "
+            "must be kept: run.free is False there"
         )
 
 

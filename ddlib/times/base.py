@@ -162,6 +162,15 @@ class TimeDensity(Part):
             f"{name}: cumulative and the integral of density differ by up to {apart:.3g}, must be "
             "equal",
         )
+        u = torch.linspace(0, 1, 129, dtype=torch.float64)[1:-1]
+        place = self.inverse(u)
+        low, high = (self.cumulative((place + by).clamp(0, 1)) for by in (-1e-6, 1e-6))
+        bad = ~((low <= u + 1e-6) & (high >= u - 1e-6))
+        if bool(bad.any()):
+            raise ValueError(
+                f"{name}: inverse({u[bad][0].item():.6g}) is {place[bad][0].item():.6g}, where "
+                f"cumulative is not {u[bad][0].item():.6g}"
+            )
 
     def __repr__(self) -> str:
         return format_part(self, TimeDensity)

@@ -61,6 +61,7 @@ class Adapted(Constants):
         self.takes_padding = getattr(network, "takes_padding", False)  # ddlib.typing.TakesPadding
         self.barred = torch.zeros(special.vocab_size)
         self.barred[list(special.undrawn)] = -torch.inf
+        self.undrawn = special.undrawn
 
     def forward(
         self, z: Int[Tensor, "B L"], t: Float[Tensor, "*batch"], **options: Any

@@ -149,7 +149,13 @@ def test_capabilities_are_read_once_before_the_first_call(pace):
     assert watched.called and not watched.later
     assert (able.parameterization, able.own_times, able.block_size) == ("posterior", True, 2)
     assert not any(
-        (able.is_split, able.caches_blocks, able.has_tree, able.has_step_distribution, able.modules)
+        (
+            able.is_split,
+            able.caches_blocks,
+            able.tree is not None,
+            able.has_step_distribution,
+            able.modules,
+        )
     )
     with pytest.raises(FrozenInstanceError):
         able.own_times = False

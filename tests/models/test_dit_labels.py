@@ -216,10 +216,10 @@ def test_a_fixed_label_has_the_capabilities_of_the_model():
                 "caches_blocks",
                 "is_split",
                 "is_sparse",
-                "has_tree",
                 "modules",
             ):
                 assert getattr(ours, name) == getattr(theirs, name), name
+            assert (ours.tree is None) == (theirs.tree is None)
             z, t = inputs()
             where = torch.tensor([[1], [0], [4]])
             features = fixed.features(z, t)

@@ -216,6 +216,7 @@ def test_networks_without_times_per_position_are_refused(tmp_path):
         Run.prepare(recipe(data, tmp_path / "run", pace="blocks:4", **network), ALONE)
 
 
+@pytest.mark.filterwarnings("ignore:pace is")  # of the evaluation at another one
 @pytest.mark.parametrize(
     "pace",
     [
@@ -282,6 +283,7 @@ def test_a_block_recipe_begins_at_the_weights_of_another(tiny, tmp_path):
 tiny = publishes("blocks")
 
 
+@pytest.mark.filterwarnings("ignore:pace is")
 def test_an_evaluation_is_the_bound_of_the_pace_text_by_text(tiny):
     saved = open_saved(tiny.run)
     wanted = 6

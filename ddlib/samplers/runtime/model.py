@@ -136,7 +136,7 @@ class Model:
         self.head = FullOutput(process, self.layout)
         if self.capabilities.is_split:
             self.head = Head(
-                process, cast(SplitDenoiser, denoiser), self.layout, self.capabilities.has_tree
+                process, cast(SplitDenoiser, denoiser), self.layout, self.capabilities.tree
             )
         self.tree_levels = [-1] * len(process.levels)
         """Level of the output's tree for each level of the process, -1 where there is none."""

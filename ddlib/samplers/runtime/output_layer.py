@@ -2,7 +2,7 @@
 
 import copy
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
@@ -141,7 +141,7 @@ class Head(FullOutput):
         process: the forward process.
         denoiser: the split denoiser.
         layout: columns of the logits.
-        has_tree: whether the denoiser is a ``ChildDenoiser`` with a tree.
+        tree: parents of the tree whose children the denoiser predicts; None if it predicts tokens.
 
     Raises:
         ValueError: a weight matrix for another vocabulary, or for another tree.
@@ -152,13 +152,12 @@ class Head(FullOutput):
         process: ForwardProcess,
         denoiser: SplitDenoiser,
         layout: Children | TokenLogits,
-        has_tree: bool = False,
+        tree: Sequence[Tensor] | None = None,
     ) -> None:
         super().__init__(process, layout)
-        if isinstance(layout, Children) and has_tree:
-            tree = cast(ChildDenoiser, denoiser)
-            layout.check(tree.tree or ())
-            self.weight, self.bias, rows = tree.siblings()
+        if isinstance(layout, Children) and tree is not None:
+            layout.check(tree)
+            self.weight, self.bias, rows = cast(ChildDenoiser, denoiser).siblings()
             self.layout = layout = Children(layout.tree, layout.parameterization, rows)
         else:
             self.weight, self.bias = denoiser.output_weights()
