@@ -25,6 +25,7 @@ from ddlib.processes.broadcasting import (
     rows_at,
     unsqueeze_times,
 )
+from ddlib.processes.chain_check import check_chain
 from ddlib.processes.integrand import dense_integrand
 from ddlib.processes.places import Everywhere, Place
 from ddlib.schedules import Schedule
@@ -68,7 +69,8 @@ def identity(log_probs: Tensor) -> Tensor:
 
 
 def check_process(process: object, other: object = None) -> None:
-    """Raise TypeError unless ``process`` is a process.
+    """Raise TypeError unless ``process`` is a process, and ValueError, as ``check_chain``, for a
+    small one without a closed form whose matrices are not those of a chain.
 
     ``other`` is the argument that it may be exchanged with.
     """
@@ -79,6 +81,8 @@ def check_process(process: object, other: object = None) -> None:
         raise TypeError(
             f"process is {process!r}, must be a ddlib.processes.ForwardProcess object{exchanged}"
         )
+    if not process.closed_form and due(process._place):
+        check_chain(process)
 
 
 _OF_THE_CHAIN = (

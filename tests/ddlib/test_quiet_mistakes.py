@@ -259,3 +259,55 @@ def test_a_prompt_of_an_id_that_is_no_token_is_refused():
         dd.sample(MASKS, network, (1, 6), prompt=torch.tensor([0, 1, 3, 4, 1, 5]))
     prompt = dd.Given(torch.full((1, 6), 5), torch.zeros(1, 6, dtype=torch.bool))
     dd.sample(MASKS, network, (1, 6), steps=2, prompt=prompt)
+
+
+# ---- own processes
+
+
+class Chain(dd.processes.ForwardProcess):
+    """Masks at a constant rate, with one mistake."""
+
+    def __init__(self, mistake=""):
+        super().__init__(3, 4)
+        self.mistake = mistake
+
+    def rate_matrix(self, t):
+        rates = torch.zeros(4, 4, dtype=torch.float64)
+        rates[:3, 3] = 5.0
+        rates[:3, :3] = -5.0 * torch.eye(3, dtype=torch.float64)
+        return rates / 2 if self.mistake == "half" else rates
+
+    def transition(self, s, t):
+        stay = torch.exp(-5 * (torch.as_tensor(t, dtype=torch.float64) - s))
+        result = torch.zeros(4, 4, dtype=torch.float64)
+        result[:3, :3] = stay * torch.eye(3, dtype=torch.float64)
+        result[:3, 3] = 1 - stay
+        result[3, 3] = 1
+        if self.mistake == "leak":
+            result[:, 3] = 0.9 * result[:, 3]
+        return result.T if self.mistake == "transposed" else result
+
+
+CHAINS = {
+    "half": "must be equal; dd.verify checks the rest",
+    "leak": "row 3 of transition.* sums to 0.9 .*must be distributions",
+    "transposed": "row 3 of transition.* must be distributions",
+}
+
+
+@pytest.mark.parametrize("mistake", CHAINS)
+def test_a_process_whose_matrices_are_no_chain_is_refused(mistake):
+    process = Chain(mistake)
+    x = torch.zeros(2, 3, dtype=torch.int64)
+
+    def network(z, t):
+        return torch.zeros(*z.shape, 3)
+
+    for call in (
+        lambda: dd.bound(process, network, x),
+        lambda: dd.sample(process, network, (2, 3)),
+        lambda: dd.training_loss(process, network(x, None), x, x, torch.rand(2)),
+    ):
+        with pytest.raises(ValueError, match=CHAINS[mistake]):
+            call()
+    assert dd.bound(Chain(), network, x).total.isfinite().all()
