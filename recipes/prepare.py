@@ -40,6 +40,7 @@ from recipes.data import (
     speeches,
 )
 from recipes.data.making import twentieth
+from recipes.data.prepared import MANIFEST
 from recipes.data.source import BY_LINE, CUTS
 from recipes.data.summary import table
 from recipes.data.tokens import load_tokenizer
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     with plain_errors():
         options = _parser(words).parse_args(words)
+        known = (options.out / MANIFEST).is_file()
         if options.corpus in CORPORA:
             prepared = prepare(
                 CORPORA[options.corpus](options), options.out, options.workers, options.unknown
@@ -59,6 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             prepared = prepare(_symbols(options), options.out)
     print(table(prepared, getattr(options, "length", 0)))
+    if known:
+        print(
+            f"{options.out} was prepared before from the same inputs and is unchanged; of the code "
+            "of an own source its arguments and the result of identity() are inputs"
+        )
     print(advice(options.corpus, options.out, prepared))
 
 

@@ -38,7 +38,8 @@ class Guidance(Part):
     A guidance takes a time per position, and so supports paces, if all parts that it evaluates do
     (``own_times``). It has no cache of earlier blocks.
 
-    A subclass calls ``super().__init__`` and implements ``special_cases`` and ``steer``.
+    A subclass calls ``super().__init__``, sets ``parts`` and ``outside``, and implements
+    ``special_cases``, ``steer`` and ``examples``.
 
     Args:
         process: the forward process.
@@ -75,6 +76,9 @@ class Guidance(Part):
     ) -> None:
         if not isinstance(process, ForwardProcess):
             raise TypeError(f"process is {process!r}, must be a ddlib.processes.ForwardProcess")
+        for name in ("parts", "outside"):
+            if not hasattr(type(self), name):
+                raise TypeError(f"{type(self).__name__} has no attribute {name}, must set it")
         self.process = process
         self.strength = (
             strength if callable(strength) else self._check_strength("strength", strength)

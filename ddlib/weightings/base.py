@@ -107,11 +107,17 @@ def loss_weights(
     of the weighting.
 
     Raises:
-        ValueError: the weighting returns another shape, NaN or a negative weight.
+        TypeError: the weighting returns no tensor.
+        ValueError: it returns another shape, NaN or a negative weight.
     """
     if weighting is None:
         return weight
     new_weight = weighting(process, weight.to(torch.float64), x, z, t)
+    if not isinstance(new_weight, Tensor):
+        raise TypeError(
+            f"{weighting!r} returns a {type(new_weight).__name__}, must return a tensor of the "
+            f"shape of z, {tuple(z.shape)}"
+        )
     if new_weight.shape != z.shape:
         raise ValueError(
             f"{weighting!r} returns weights of shape {tuple(new_weight.shape)}, must be that of z, "

@@ -1,9 +1,11 @@
 """Samples of an evaluation, and the metrics of those that are not text."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 import ddlib as dd
 from ddlib import registry
@@ -75,6 +77,28 @@ def metrics_of(name: str | None, data: Prepared) -> Any | None:
     return metric
 
 
+def plain_numbers(kind: str, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics with numbers of numpy and torch as those of Python.
+
+    Raises:
+        TypeError: a value that JSON cannot hold, such as an array of several numbers.
+    """
+    plain = {}
+    for name, value in measured.items():
+        single = (
+            isinstance(value, np.generic | np.ndarray | torch.Tensor) and np.ravel(value).size == 1
+        )
+        plain[name] = value.item() if single else value
+        try:
+            json.dumps(plain[name])
+        except TypeError as error:
+            raise TypeError(
+                f"measure of {kind} returned {name!r} of type {type(value).__name__}, must be a "
+                f"number, or a list or dictionary of numbers: {error}"
+            ) from error
+    return plain
+
+
 def measure(
     metrics: Any,
     saved: LoadedModel,
@@ -96,7 +120,7 @@ def measure(
     labels = None if sampling.label is None else np.full(len(drawn), saved.class_of(sampling.label))
     documents = [np.array(saved.document(tokens)) for tokens in drawn]
     return {
-        "metrics": metrics.measure(documents, data, labels),
+        "metrics": plain_numbers(type(metrics).__name__, metrics.measure(documents, data, labels)),
         "samples": len(drawn),
         "protocol": protocol(saved, sampling, seed, max(map(len, drawn)))
         | {"metrics": type(metrics).__name__},

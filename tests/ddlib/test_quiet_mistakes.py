@@ -311,3 +311,26 @@ def test_a_process_whose_matrices_are_no_chain_is_refused(mistake):
         with pytest.raises(ValueError, match=CHAINS[mistake]):
             call()
     assert dd.bound(Chain(), network, x).total.isfinite().all()
+
+
+# ---- parts that lack something
+
+
+class Halving(dd.weightings.Weighting):
+    def __call__(self, process, weight, x, z, t):
+        return 0.5
+
+
+def test_a_weighting_that_returns_a_number_is_refused():
+    z = MASKS.sample(X, torch.full((4,), 0.5))
+    with pytest.raises(TypeError, match=r"returns a float, must return a tensor"):
+        dd.training_loss(MASKS, flat(z, None), X, z, torch.full((4,), 0.5), Halving())
+
+
+def test_a_guidance_without_a_strength_outside_is_refused():
+    class Plain(dd.guidance.Guidance):
+        parts = ("denoiser",)
+        special_cases = steer = examples = None
+
+    with pytest.raises(TypeError, match="Plain has no attribute outside, must set it"):
+        Plain(MASKS, 1.0, "tokens", (0, 1), None)
