@@ -3,7 +3,7 @@
 import torch
 from planting import fault
 
-from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder, Together
+from ddlib.paces import Blocks, LeftToRight, Pace, Ramp, RandomOrder
 from ddlib.samplers import Ancestral, FirstHitting, loop
 from ddlib.samplers.runtime import context
 
@@ -16,7 +16,7 @@ def the_times_of_a_path_are_not_monotone(times, self, u, chance):
 
 @fault("t_l(1) = 1")
 def a_path_ends_before_time_1(patch):
-    class Broken(Together):
+    class Broken(Pace):
         def times(self, u, chance):
             return 0.9 * u
 
@@ -102,9 +102,9 @@ def the_measure_is_0_where_the_first_position_is_at_time_0(
 
 @fault("denoiser([x z y], [0 t u])", FirstHitting, within=context.BlockContexts)
 def the_tokens_before_a_block_are_those_of_another_batch_row(
-    at, self, before, after, behind, times
+    at, self, before, given, after, behind, times
 ):
-    return at(before.roll(1, 0), after, behind, times)
+    return at(before.roll(1, 0), given, after, behind, times)
 
 
 @fault("denoiser([x z y], [0 t u])", FirstHitting, within=context.BlockContexts)

@@ -31,18 +31,13 @@ def walk(cls=RateMatrix, size=SIZE, rate=1500.0):
     return cls(rates - torch.diag(rates.sum(1)), Linear())
 
 
-@fault("durations are not limited (such as to 690 over the slowest exit rate)")
-def long_durations_are_clamped_in_a_slowly_mixing_chain(patch):
-    class Broken(RateMatrix):
-        def _token_marginals(self, t):
-            return self.exponential(self.schedule.hazard(t).clamp_max(690 / 1500))
-
-        def transition(self, s, t):
-            return self.exponential(
-                elapsed(self.schedule, *span(s, t, self.device)).clamp_max(690 / 1500)
-            )
-
-    return walk(Broken)
+@fault(
+    "durations are not limited (such as to 690 over the slowest exit rate)",
+    walk,
+    within=matrix_exponential.MatrixExponential,
+)
+def long_durations_are_clamped_in_a_slowly_mixing_chain(forward, self, sigma):
+    return forward(sigma.clamp_max(690 / 1500))
 
 
 @fault("the uniformised series has a term for every jump", RateMatrix, build=walk)

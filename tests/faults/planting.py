@@ -116,7 +116,7 @@ def broken_class(right: type, change: Callable[..., Any]) -> type:
         "__qualname__": f"{change.__qualname__}.<locals>.Broken",
     }
     member = method if callable(getattr_static(right, name)) else property(method)
-    if name in right.__abstractmethods__:
+    if name in getattr(right, "__abstractmethods__", ()):
         body[name] = member
     broken = new_class("Broken", (right,), {}, lambda namespace: namespace.update(body))
     # afterwards, as a class with another ``transition`` and inherited closed forms is refused
