@@ -26,7 +26,7 @@ from ddlib.utils.agreement import check_agreement
 from ddlib.utils.derivative import derivative
 from ddlib.utils.random import Generator, rand
 from ddlib.utils.repr import format_part
-from ddlib.utils.validation import check_count, due, require
+from ddlib.utils.validation import check_count, check_roughly, due, require
 
 
 class Draw(NamedTuple):
@@ -132,7 +132,7 @@ class Pace(Part):
 
         This is a rough check, once for each length; ``dd.verify`` checks more precisely.
         """
-        if torch.compiler.is_compiling() or length in self._checked:
+        if not check_roughly() or length in self._checked:
             return
         u = torch.linspace(0, 1, 2 * _PLACES + 1, dtype=torch.float64, device=device)
         chance = (torch.arange(length, dtype=torch.float64, device=device) + 0.5) / length

@@ -23,6 +23,7 @@ from torch import Tensor
 
 _debug = os.environ.get("DDLIB_DEBUG", "0") not in ("", "0")
 _hidden = ContextVar("_hidden", default=False)
+_measured = ContextVar("_measured", default=False)
 
 
 def debug(active: bool = True) -> None:
@@ -98,6 +99,23 @@ def hide_values() -> Iterator[None]:
         yield
     finally:
         _hidden.reset(token)
+
+
+@contextmanager
+def without_rough_checks() -> Iterator[None]:
+    """Accept processes and paces that fail their rough checks in a block, in this thread:
+    ``dd.verify`` measures them and reports how they fail.
+    """
+    token = _measured.set(True)
+    try:
+        yield
+    finally:
+        _measured.reset(token)
+
+
+def check_roughly() -> bool:
+    """Return whether a process or a pace is to be checked before its first use."""
+    return not (torch.compiler.is_compiling() or _measured.get())
 
 
 class UsageWarning(UserWarning):
