@@ -70,9 +70,9 @@ class Capabilities:
     """Parents of the tree whose children it predicts; None unless it is a
     ``typing.ChildDenoiser``.
     """
-    sizes: tuple[tuple[int, int], ...]
-    """Numbers of states and of tokens of each field that it takes (attribute ``sizes``); empty if
-    it states none.
+    field_sizes: tuple[tuple[int, int], ...]
+    """Numbers of states and of tokens of each field that it takes (attribute of that name); empty
+    if it states none.
     """
     takes_memory: bool
     """True for a ``typing.TakesMemory``, whose features can depend on those of the previous
@@ -126,7 +126,7 @@ class Capabilities:
             is_split=is_split,
             is_sparse=is_split and implements(denoiser, SparseDenoiser),
             tree=tuple(denoiser.tree or ()) if is_split and has_tree(denoiser) else None,
-            sizes=tuple((int(size[0]), int(size[1])) for size in getattr(denoiser, "sizes", ())),
+            field_sizes=tuple(getattr(denoiser, "field_sizes", ())),
             takes_memory=implements(denoiser, TakesMemory) and bool(denoiser.takes_memory),
             has_step_distribution=steers,
             shifts_rows=bool(getattr(denoiser, "shifts_rows", False))
@@ -186,9 +186,9 @@ class Capabilities:
             (each.process.num_states, each.process.vocab_size) for each in process.components
         )
         require(
-            self.sizes in ((), sizes),
-            f"the denoiser {self.name} has fields with {list(self.sizes)} states and tokens, the "
-            f"process {list(sizes)}: must be equal, in this order",
+            self.field_sizes in ((), sizes),
+            f"the denoiser {self.name} has fields with {list(self.field_sizes)} states and "
+            f"tokens, the process {list(sizes)}: must be equal, in this order",
         )
         for made_for in self.processes:
             require(

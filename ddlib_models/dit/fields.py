@@ -141,7 +141,7 @@ class FieldDiT(DiT):
             half_residual=half_residual,
             attention=attention,
         )
-        self.sizes = sizes
+        self.field_sizes = sizes
         self.embedding = FieldEmbedding(states, max(tokens), dim)
         self.head = FieldHead(dim, tokens)
 
