@@ -34,6 +34,9 @@ from ddlib.utils.validation import (
     require,
 )
 
+_TOGETHER = Together()
+"""Default pace, whose path is checked once for each length."""
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Plan(SamplingCall):
@@ -458,7 +461,7 @@ def _controls(controls: Sequence[Control]) -> tuple[Control, ...]:
 def _pace(pace: Pace | None) -> Pace:
     """Return the pace, checked; one time for all positions by default."""
     if pace is None:
-        return Together()
+        return _TOGETHER
     check_pace(pace)
     return pace
 
