@@ -42,7 +42,7 @@ def publish(
     length: int | None = None,
     packed: bool = False,
     pace: Mapping[str, Any] | str = "together",
-    parameterization: Literal["cavity", "posterior"] = "cavity",
+    parameterization: Literal["cavity", "posterior"] | None = None,
     bos: str | None = None,
     eos: str | None = None,
     pad: str | None = None,
@@ -68,7 +68,8 @@ def publish(
         length: tokens of a row; by default that of data in which all sequences have one length.
         packed: True if rows held several sequences.
         pace: pace of the training.
-        parameterization: meaning of the network's output, as in ``dd.nelbo``.
+        parameterization: meaning of the network's output, as in ``dd.nelbo``; by default its
+            attribute of that name, or "cavity" without one.
         bos: token at the beginning of a text; by default one with a common name. For a tokenizer
             alone.
         eos: token at its end, likewise.
@@ -83,9 +84,9 @@ def publish(
     Raises:
         TypeError: a network that is not an ``nn.Module``; a process, or a network, that has no
             plain values, by name.
-        ValueError: values that do not give this network or process; another vocabulary than the
-            data; a length that does not fit; a folder with another model or other files. Nothing is
-            written then.
+        ValueError: values that do not give this network or process; another parameterization than
+            the network states; another vocabulary than the data; a length that does not fit; a
+            folder with another model or other files. Nothing is written then.
 
     Example:
         >>> from recipes.model_io import publish
@@ -104,7 +105,7 @@ def publish(
         "process": process_values(process),
         "pace": pace if isinstance(pace, str) else dict(pace),
         "model": model_values(network, model),
-        "loss": {"parameterization": parameterization},
+        "loss": {"parameterization": _meaning(network, parameterization)},
         "optimizer": {"lr": 0.0, "warmup": 0, "ema": 0.0},
         "output": {"folder": folder},
         "start": str(folder),  # a run of the recipe continues from these weights
@@ -134,6 +135,20 @@ def publish(
     )
     write_model(blank, folder / WEIGHTS, record, folder.name, about)
     return folder / WEIGHTS
+
+
+def _meaning(network: nn.Module, stated: str | None) -> str:
+    """Return the meaning of a network's logits.
+
+    Raises:
+        ValueError: another one than the network states.
+    """
+    own = getattr(network, "parameterization", None)
+    if stated is not None and own not in (None, stated):
+        raise ValueError(
+            f"parameterization={stated!r}: the network states {own!r}, must be that, or left out"
+        )
+    return stated or own or "cavity"
 
 
 @dataclass(frozen=True)

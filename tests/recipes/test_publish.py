@@ -113,6 +113,16 @@ def test_a_published_network_is_opened_with_its_process_its_data_and_the_same_lo
     assert saved.recipe.data.folder == pictures.folder
 
 
+def test_the_meaning_of_logits_that_the_network_states_is_published(tmp_path, pictures):
+    process = dd.presets.mdlm(6)
+    network = trained(process)
+    network.parameterization = "posterior"
+    with pytest.raises(ValueError, match=r"parameterization='cavity': the network states 'post"):
+        publish(tmp_path / "mine", network, process, pictures, parameterization="cavity")
+    publish(tmp_path / "mine", network, process, pictures)
+    assert open_saved(tmp_path / "mine").parameterization == "posterior"
+
+
 def test_generate_and_evaluate_take_it(tmp_path, pictures, capsys):
     process = dd.presets.mdlm(6)
     publish(tmp_path / "mine", trained(process, num_classes=3), process, pictures)
