@@ -15,7 +15,12 @@ from ddlib.objective.training import mean_per_token
 from ddlib.paces import Pace, Together
 from ddlib.paces.base import check_pace
 from ddlib.parameterization.capabilities import Capabilities
-from ddlib.parameterization.logits import Parameterization, cavity_logits, posterior_logits
+from ddlib.parameterization.logits import (
+    Parameterization,
+    cavity_logits,
+    layout_of,
+    posterior_logits,
+)
 from ddlib.processes import ForwardProcess, unsqueeze_times
 from ddlib.processes.base import check_process
 from ddlib.times import TimeDensity
@@ -28,8 +33,6 @@ INFINITE, BALANCED, SKEWED = 0.98, 1.02, 0.1
 """Exponents (``process.tail_exponents``) from which on a variance has no finite value, with
 independent levels and with balanced levels, and a third moment has none.
 """
-
-_TOGETHER = Together()
 
 
 def variance_caveat(
@@ -62,7 +65,7 @@ def variance_caveat(
         steps: number of steps of a grid; None for continuous time.
         pace: order and times of the positions; None is one time for all.
     """
-    if steps is not None or not isinstance(pace or _TOGETHER, Together):
+    if steps is not None or not isinstance(check_pace(pace), Together):
         return ""
     try:
         uniform = process.tail_exponents()
@@ -286,9 +289,9 @@ def bound(
     able = Capabilities.of(denoiser)
     able.check_process(process)
     meaning = able.meaning(parameterization)
+    able.check_layout(layout_of(process, meaning))
     process.check_levels(levels)
-    pace = _TOGETHER if pace is None else pace
-    check_pace(pace)
+    pace = check_pace(pace)
     low, high = interval
     rows, length = x.shape
     t, measure, s, u = pace.draw(

@@ -51,14 +51,6 @@ _PLACES = 64
 _ROUGHLY = 0.1
 
 
-def check_pace(pace: object) -> None:
-    """Raise TypeError unless the object is a pace."""
-    if not isinstance(pace, Pace):
-        raise TypeError(
-            f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None"
-        )
-
-
 class Pace(Part):
     r"""Path of times :math:`t_l(u)`, u in [0, 1], one time for each position l of a sequence.
 
@@ -332,3 +324,21 @@ class Together(Pace):
         self, u: Float64[Tensor, "B"], chance: Float64[Tensor, "B L"]
     ) -> Float64[Tensor, "B"]:
         return u.new_ones(u.shape)
+
+
+_TOGETHER = Together()
+
+
+def check_pace(pace: object) -> Pace:
+    """Return the pace; without one a single time for all positions.
+
+    Raises:
+        TypeError: not a pace.
+    """
+    if pace is None:
+        return _TOGETHER
+    if not isinstance(pace, Pace):
+        raise TypeError(
+            f"pace is {pace!r}, must be a ddlib.paces.Pace object such as Blocks(32), or None"
+        )
+    return pace

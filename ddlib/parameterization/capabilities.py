@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ddlib.paces import Pace
-from ddlib.parameterization.logits import Parameterization
+from ddlib.parameterization.logits import Parameterization, TokenLogits
 from ddlib.parameterization.tree_softmax import Children, has_tree
 from ddlib.processes import ForwardProcess
 from ddlib.typing import (
@@ -139,20 +139,25 @@ class Capabilities:
         """Return the meaning of the logits: as the denoiser states it, else as passed.
 
         Raises:
-            ValueError: the denoiser states another one than is passed, predicts the children of
-                another tree, or states none and calls a network that states another than "cavity".
+            ValueError: the denoiser states another one than is passed, or states none and calls a
+                network that states another than "cavity".
         """
         if parameterization is None:
             self._check_inner()
             return self.parameterization
-        if isinstance(parameterization, Children) and self.tree is not None:
-            parameterization.check(self.tree)
         require(
             not self.states_meaning or parameterization == self.parameterization,
             f"parameterization is {parameterization!r}, and the denoiser {self.name} states "
             f"{self.parameterization!r}, must be the same: omit the argument",
         )
         return parameterization
+
+    def check_layout(self, layout: Children | TokenLogits) -> None:
+        """Raise ValueError if the logits are those of the children of another tree than the
+        denoiser's.
+        """
+        if isinstance(layout, Children) and self.tree is not None:
+            layout.check(self.tree)
 
     def _check_inner(self) -> None:
         """Raise ValueError if a function or module without the attribute ``parameterization`` holds

@@ -42,13 +42,9 @@ def check_chain(process: Chain) -> None:
     """
     if process in _sound or process.num_states > LARGEST:
         return
+    for t in _smooth_times(process.breaks):
+        _check_at(process, t)
     _sound.add(process)
-    try:
-        for t in _smooth_times(process.breaks):
-            _check_at(process, t)
-    except ValueError:
-        _sound.discard(process)  # a second call is refused too
-        raise
 
 
 def _smooth_times(breaks: list[float]) -> Iterator[float]:

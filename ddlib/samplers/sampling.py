@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from ddlib.paces import Pace, Together
+from ddlib.paces import Pace
 from ddlib.paces.base import check_pace
 from ddlib.parameterization.logits import Parameterization
 from ddlib.processes import ForwardProcess, identity
@@ -33,9 +33,6 @@ from ddlib.utils.validation import (
     due,
     require,
 )
-
-_TOGETHER = Together()
-"""Default pace, whose path is checked once for each length."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -199,7 +196,7 @@ def plan(
     truncation = Truncation(temperature, top_p)
     if temperature != 1 or top_p != 1:
         controls = (truncation, *controls)
-    pace = _pace(pace)
+    pace = check_pace(pace)
     target = process.device if stated is None else stated.device
     _check_device(process, target)
     pace.check(length, target)
@@ -456,14 +453,6 @@ def _controls(controls: Sequence[Control]) -> tuple[Control, ...]:
         if not isinstance(control, Control):
             raise TypeError(f"controls holds {control!r}, must be {must}")
     return tuple(controls)
-
-
-def _pace(pace: Pace | None) -> Pace:
-    """Return the pace, checked; one time for all positions by default."""
-    if pace is None:
-        return _TOGETHER
-    check_pace(pace)
-    return pace
 
 
 def _check_device(process: ForwardProcess, target: torch.device) -> None:

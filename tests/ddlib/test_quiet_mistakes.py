@@ -115,9 +115,13 @@ def test_a_bound_refuses_children_of_another_tree():
     parents = [torch.tensor([0, 0, 1, 1, 2, 2])]
     others = [torch.tensor([0, 1, 1, 2, 2, 0])]
     network = DiT(V + 1, V, 16, 1, 1, tree=parents).eval().requires_grad_(False)
-    meaning = dd.Children(dd.hierarchies.Tree(others))
+    tree = dd.hierarchies.Tree(others)
+    levels = dd.processes.Hierarchical(tree, dd.schedules.Linear())
     with pytest.raises(ValueError, match="the output layer was made for a tree"):
-        dd.bound(MASKS, network, X, parameterization=meaning)
+        dd.bound(MASKS, network, X, parameterization=dd.Children(tree))
+    wider = DiT(levels.num_states, V, 16, 1, 1, tree=parents).eval().requires_grad_(False)
+    with pytest.raises(ValueError, match="the output layer was made for a tree"):
+        dd.bound(levels, wider, X, parameterization="children")
 
 
 def test_a_network_of_fields_in_another_order_is_refused():

@@ -133,10 +133,14 @@ class Model:
         self.parameterization = self.capabilities.meaning(parameterization)
         self.context = FullContext() if context is None else context
         self.layout = layout_of(process, self.parameterization)
+        self.capabilities.check_layout(self.layout)
         self.head = FullOutput(process, self.layout)
         if self.capabilities.is_split:
             self.head = Head(
-                process, cast(SplitDenoiser, denoiser), self.layout, self.capabilities.tree
+                process,
+                cast(SplitDenoiser, denoiser),
+                self.layout,
+                self.capabilities.tree is not None,
             )
         self.tree_levels = [-1] * len(process.levels)
         """Level of the output's tree for each level of the process, -1 where there is none."""

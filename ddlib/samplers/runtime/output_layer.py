@@ -2,7 +2,7 @@
 
 import copy
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -141,10 +141,10 @@ class Head(FullOutput):
         process: the forward process.
         denoiser: the split denoiser.
         layout: columns of the logits.
-        tree: parents of the tree whose children the denoiser predicts; None if it predicts tokens.
+        has_tree: whether the denoiser is a ``ChildDenoiser`` with a tree, that of the layout.
 
     Raises:
-        ValueError: a weight matrix for another vocabulary, or for another tree.
+        ValueError: a weight matrix for another vocabulary.
     """
 
     def __init__(
@@ -152,11 +152,10 @@ class Head(FullOutput):
         process: ForwardProcess,
         denoiser: SplitDenoiser,
         layout: Children | TokenLogits,
-        tree: Sequence[Tensor] | None = None,
+        has_tree: bool = False,
     ) -> None:
         super().__init__(process, layout)
-        if isinstance(layout, Children) and tree is not None:
-            layout.check(tree)
+        if isinstance(layout, Children) and has_tree:
             self.weight, self.bias, rows = cast(ChildDenoiser, denoiser).siblings()
             self.layout = layout = Children(layout.tree, layout.parameterization, rows)
         else:
