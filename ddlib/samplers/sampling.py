@@ -452,6 +452,12 @@ def _controls(controls: Sequence[Control]) -> tuple[Control, ...]:
     for control in controls:
         if not isinstance(control, Control):
             raise TypeError(f"controls holds {control!r}, must be {must}")
+        members = [name for name in vars(Control) if not name.startswith("_")]
+        if all(getattr(type(control), name) is getattr(Control, name) for name in members):
+            raise TypeError(
+                f"controls holds {control!r}, which has no effect: its class overrides none of "
+                f"{', '.join(members)}"
+            )
     return tuple(controls)
 
 

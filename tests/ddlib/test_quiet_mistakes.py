@@ -227,6 +227,16 @@ class Overwriting(dd.controls.Control):
         return run, state._replace(z=state.z.clone().index_fill_(1, torch.tensor([0]), 0)), memo
 
 
+class Misspelt(dd.controls.Control):
+    def on_step(self, run, state, memo, k):
+        raise AssertionError("never called")
+
+
+def test_a_control_that_overrides_nothing_is_refused():
+    with pytest.raises(TypeError, match="no effect: its class overrides none of offers, .* finish"):
+        dd.sample(MASKS, flat, (1, 4), steps=2, controls=[Misspelt()])
+
+
 class Finishing(dd.controls.Control):
     def __init__(self, change):
         self.change = change
