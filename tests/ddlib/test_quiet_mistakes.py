@@ -233,7 +233,9 @@ class Misspelt(dd.controls.Control):
 
 
 def test_a_control_that_overrides_nothing_is_refused():
-    with pytest.raises(TypeError, match="no effect: its class overrides none of offers, .* finish"):
+    with pytest.raises(
+        TypeError, match=r"no effect: its class overrides none of offers, .* finish"
+    ):
         dd.sample(MASKS, flat, (1, 4), steps=2, controls=[Misspelt()])
 
 
