@@ -53,7 +53,7 @@ def tables(result: Result, sizes: Sizes) -> str:
     """Return all tables; a cell that is not measured yet says so."""
     parts = [
         f"**Weights**: bound of the search text in nats per token, {sizes.searched:g} million "
-        f"tokens, learning rate {RATE:g}, one seed; **the lowest** is chosen.",
+        f"tokens, learning rate {RATE:g}, one seed; **the lowest** is chosen, ± is over documents.",
         table(["process", *sizes.weights], [grid_row(result, sizes, process) for process in TUNED]),
         "**Learning rates** with the chosen weights:",
         table(
@@ -192,9 +192,9 @@ def samples_tables(result: Result, sizes: Sizes) -> list[str]:
                 ["network", "sampler", "temperature", *(f"{calls} calls" for calls in sizes.calls)],
                 [sampled_row(result, sizes, judge, *row) for row in sampled(sizes)],
             ),
-            "**At equal entropy**: nats above masks with as many calls, whose temperatures are "
-            "interpolated linearly; ± is half the distance between the two seeds, - where masks "
-            "have no such entropy.",
+            "**At equal entropy**: nats above masks with at most as many calls, whose temperatures "
+            f"are interpolated linearly; up to {EQUAL:g} beyond their entropies the last one counts. "
+            "± is half the distance between the two seeds; -: beyond that in one seed or both.",
             table(
                 ["network", "sampler", "temperature", *(f"{calls} calls" for calls in sizes.calls)],
                 [
