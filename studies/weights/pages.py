@@ -193,8 +193,9 @@ def samples_tables(result: Result, sizes: Sizes) -> list[str]:
                 [sampled_row(result, sizes, judge, *row) for row in sampled(sizes)],
             ),
             "**At equal entropy**: nats above masks with at most as many calls, whose temperatures "
-            f"are interpolated linearly; up to {EQUAL:g} beyond their entropies the last one counts. "
-            "± is half the distance between the two seeds; -: beyond that in one seed or both.",
+            f"are interpolated linearly; up to {EQUAL:g} beyond their entropies the last one "
+            "counts. ± is half the distance between the two seeds; -: beyond that in one seed or "
+            "both.",
             table(
                 ["network", "sampler", "temperature", *(f"{calls} calls" for calls in sizes.calls)],
                 [
