@@ -204,7 +204,10 @@ def test_the_study_runs_once_and_fills_the_page(tmp_path, monkeypatch):
     assert study.result()["sealed"].keys() == result["runs"].keys() - {name}
     study._keep("runs", name, last)
     study.read_sealed(tmp_path, tmp_path / "tokenizer.json")
-    assert study.result()["sealed"].keys() == result["runs"].keys()
+    result = study.result()
+    assert result["sealed"].keys() == result["runs"].keys()
+    for name, measured in result["runs"].items():
+        assert result["sealed"][name]["steps"] == measured["marks"]["steps"]["steps"]
     assert pages.MISSING not in run.page_of(page, tmp_path / "results.json", TINY)
     monkeypatch.setattr(run, "train", lambda *arguments: 1 / 0)
     run.main(["--tiny", str(tmp_path)])

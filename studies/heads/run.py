@@ -176,6 +176,7 @@ class Study:
             if run.name in result["runs"] and run.name not in result["sealed"]:
                 training = Training(run, self.work, text)
                 training.average.weights |= torch.load(weights_path(self.work, run))
+                training.steps = result["runs"][run.name]["marks"]["steps"]["steps"]
                 found = evaluation.measure(training, windows, self.sizes.draws)
                 self._keep("sealed", run.name, found)
 
