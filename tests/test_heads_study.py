@@ -298,3 +298,12 @@ def test_rows_that_are_not_measured_are_named():
     assert f"| AR | adaptive | {pages.MISSING} | {pages.MISSING} |" in text
     assert f"| masks, semantic less masks, random | {pages.MISSING} |" in text
     assert "nan" not in text
+
+
+def test_the_parts_of_the_classes_add_up_to_the_mean_over_all_tokens():
+    runs = json.loads(run.RESULTS.read_text())["runs"]
+    assert runs
+    for measured in runs.values():
+        classes = len(measured["marks"]["steps"]["bins"][0])
+        parts = [pages.part_of(place)(measured) for place in range(classes)]
+        assert sum(parts) == pytest.approx(pages.at("steps")(measured), abs=1e-9)

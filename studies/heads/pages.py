@@ -61,6 +61,18 @@ def in_class(place: int) -> Value:
     return value
 
 
+def part_of(place: int) -> Value:
+    """Return the function of a run that is the part of a class in its mean over all tokens at equal
+    steps.
+    """
+
+    def value(run: Entry) -> float:
+        nats, tokens = run["marks"]["steps"]["bins"]
+        return nats[place] / sum(tokens)
+
+    return value
+
+
 def arms(process: str) -> Iterator[Arm]:
     """Yield the arms of a process, the layer over tokens first."""
     for head in HEADS:
@@ -174,21 +186,33 @@ def _classes(found: Found, sizes: Sizes) -> str:
     ends = [0, *sizes.bins, sizes.words]
     heading = ["process", "layer"]
     heading += [f"{low:,} to {high - 1:,}" for low, high in pairwise(ends)]
+    title = (
+        "**By rank of the token** in the training text: difference from the layer over tokens at "
+        "equal steps, nats per token of the class."
+    )
+    part = (
+        "**Part of each class** in the difference from the layer over tokens at equal steps, nats "
+        "per token: the parts of a row add up to the difference."
+    )
+    return "\n\n".join(
+        f"{about}\n\n" + table(heading, _by_class(found, len(ends) - 1, of_class))
+        for about, of_class in ((title, in_class), (part, part_of))
+    )
+
+
+def _by_class(found: Found, classes: int, of_class: Callable[[int], Value]) -> list[list[str]]:
+    """Return the differences from the layer over tokens, a column for each class."""
     rows = []
     for process in PROCESSES:
         flat = Arm(process, FLAT)
         for arm in arms(process):
             if arm != flat:
                 cells = [
-                    interval(paired(found, arm, flat, in_class(place), in_class(place)), 4, "+")
-                    for place in range(len(ends) - 1)
+                    interval(paired(found, arm, flat, of_class(place), of_class(place)), 4, "+")
+                    for place in range(classes)
                 ]
                 rows.append([process, arm.head, *cells])
-    title = (
-        "**By rank of the token** in the training text: difference from the layer over tokens at "
-        "equal steps, nats per token of the class."
-    )
-    return f"{title}\n\n" + table(heading, rows)
+    return rows
 
 
 def _curve(found: Found, sizes: Sizes) -> str:
