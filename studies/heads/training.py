@@ -32,16 +32,18 @@ UNMEASURED = 2
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its arm, learning rate in units of the base, and seed."""
+    """A run: its arm, learning rate in units of the base, seed, and eps of AdamW."""
 
     arm: Arm
     factor: float
     seed: int
+    eps: float = OPTIMIZER.eps
 
     @property
     def name(self) -> str:
         """Name in the result file."""
-        return f"{self.arm.name} | {self.factor:g} | {self.seed}"
+        name = f"{self.arm.name} | {self.factor:g} | {self.seed}"
+        return name if self.eps == OPTIMIZER.eps else f"{name} | {self.eps:g}"
 
     @property
     def file(self) -> str:
@@ -66,7 +68,7 @@ class Training:
         self.run = run
         self.text = text
         self.steps = 0
-        config = replace(OPTIMIZER, lr=OPTIMIZER.lr * run.factor)
+        config = replace(OPTIMIZER, lr=OPTIMIZER.lr * run.factor, eps=run.eps)
         self.config = config
         self.model = Model(run.arm, work, run.seed, text.sizes)
         self.average = Average(self.model, config.ema)
