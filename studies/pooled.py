@@ -63,23 +63,6 @@ def kept_by_clip(process: ddlib.processes.ForwardProcess, high: float, mode: str
     return [*at_times.tolist(), float(kept[len(TIMES) :].sum() / whole[len(TIMES) :].sum())]
 
 
-def gains_of_children() -> Iterator[tuple[int, list[str]]]:
-    """Yield each seed's gain of child logits for masks at equal steps, by the number of steps."""
-    runs = {(run["run"], run["seed"]): run["curve"] for run in runs_of("children")}
-    for seed in sorted({seed for _, seed in runs}):
-        tokens = runs["MDLM, token logits", seed]
-        children = runs["MDLM, child logits, as many steps", seed]
-        pairs = zip(tokens, children, strict=True)
-        yield (
-            seed,
-            [
-                f"{a['steps']}: {a['nats_per_token'] - b['nats_per_token']:.3f}"
-                for a, b in pairs
-                if a["steps"] == b["steps"]
-            ],
-        )
-
-
 def effect_of_consistency(process: str) -> str:
     """Return the judge's nats with the consistency loss minus those without, over all cells of
     ``ancestral``.
@@ -131,8 +114,6 @@ def main() -> None:
         ):
             shares = ", ".join(f"{share:.2f}" for share in kept_by_clip(process, high, mode))
             print(f"kept by Clip({high:g}), {name}, at {TIMES} and in total: {shares}")
-    for seed, gains in gains_of_children():
-        print(f"child logits, gain at equal steps, seed {seed}: {', '.join(gains)}")
     for process in ("masks", "HDLM-64"):
         print(f"consistency loss, {process}: {effect_of_consistency(process)}")
     for data, distance in distances_of_data().items():

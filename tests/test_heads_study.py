@@ -12,6 +12,7 @@ import ddlib as dd
 from recipes.embeddings.starting import log_probs
 from studies.corpus.build import FILE
 from studies.heads import pages, run, training
+from studies.heads.figure import draw
 from studies.heads.models import ADAPTIVE, AR, CLIP, FLAT, HDLM, MASKS, Adaptive, Arm, Model
 from studies.heads.sizes import TINY, Sizes
 from studies.heads.text import SEARCH, TEST, Text, prepare, sealed_windows, trees_of
@@ -193,7 +194,7 @@ def test_the_study_runs_once_and_fills_the_page(tmp_path, monkeypatch):
     assert len(result["costs"]) == len(run.ARMS) == 14
     assert all(cost["flops"] > 0 for cost in result["costs"].values())
     assert len(result["search"]) == 15 and len(result["runs"]) == 28
-    assert len(result["explored"]) == 2 * 2 * 2 and all("| 1e-06" in n for n in result["explored"])
+    assert len(result["explored"]) == 2 * 2 and all("| 1e-06" in n for n in result["explored"])
     assert not [*(tmp_path / "states").iterdir()]
     page = tmp_path / "heads.md"
     assert "| AR | adaptive |" in page.read_text()
@@ -292,6 +293,13 @@ def test_the_page_has_the_tables_of_the_results():
     page = pages.PAGE.read_text(encoding="utf-8")
     text = run.page_of(pages.PAGE, run.RESULTS, Sizes())
     assert text == page, "run python -m studies.heads.run --pages"
+
+
+def test_figures_are_drawn_from_the_results(tmp_path):
+    result = json.loads(run.RESULTS.read_text(encoding="utf-8"))
+    draw(result, Sizes(), tmp_path)
+    for name in ("heads.png", "equal.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_rows_that_are_not_measured_are_named():

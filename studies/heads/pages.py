@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "studies" / "heads.md"
 BEGIN = "<!-- tables: python -m studies.heads.run WORK -->"
 PROCESSES = (MASKS, AR, HDLM)
 HEADS = (FLAT, ADAPTIVE, *TREES)
-EXPLORED = (MASKS, AR)
+EXPLORED = (MASKS,)
 """Processes that are also trained with another eps of AdamW."""
 EPS = 1e-6
 """That eps."""
@@ -80,6 +80,12 @@ def part_of(place: int) -> Value:
         return nats[place] / sum(tokens)
 
     return value
+
+
+def classes(sizes: Sizes) -> list[str]:
+    """Return the ranks of each class of tokens, the most frequent first."""
+    ends = [0, *sizes.bins, sizes.words]
+    return [f"{low:,} to {high - 1:,}" for low, high in pairwise(ends)]
 
 
 def arms(process: str) -> Iterator[Arm]:
@@ -193,9 +199,8 @@ def _trees(found: Found) -> str:
 
 
 def _classes(found: Found, sizes: Sizes) -> str:
-    ends = [0, *sizes.bins, sizes.words]
-    heading = ["process", "layer"]
-    heading += [f"{low:,} to {high - 1:,}" for low, high in pairwise(ends)]
+    names = classes(sizes)
+    heading = ["process", "layer", *names]
     title = (
         "**By rank of the token** in the training text: difference from the layer over tokens at "
         "equal steps, nats per token of the class."
@@ -205,12 +210,12 @@ def _classes(found: Found, sizes: Sizes) -> str:
         "per token: the parts of a row add up to the difference."
     )
     return "\n\n".join(
-        f"{about}\n\n" + table(heading, _by_class(found, len(ends) - 1, of_class))
+        f"{about}\n\n" + table(heading, _by_class(found, len(names), of_class))
         for about, of_class in ((title, in_class), (part, part_of))
     )
 
 
-def _by_class(found: Found, classes: int, of_class: Callable[[int], Value]) -> list[list[str]]:
+def _by_class(found: Found, count: int, of_class: Callable[[int], Value]) -> list[list[str]]:
     """Return the differences from the layer over tokens, a column for each class."""
     rows = []
     for process in PROCESSES:
@@ -219,7 +224,7 @@ def _by_class(found: Found, classes: int, of_class: Callable[[int], Value]) -> l
             if arm != flat:
                 cells = [
                     interval(paired(found, arm, flat, of_class(place)), 4, "+")
-                    for place in range(classes)
+                    for place in range(count)
                 ]
                 rows.append([process, arm.head, *cells])
     return rows

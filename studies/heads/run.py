@@ -4,7 +4,7 @@
     # all finished runs on the sealed text, each once
     python -m studies.heads.run WORK --sealed TEXTS CORPUS/gpt2/tokenizer.json
     python -m studies.heads.run WORK --estimate      # seconds of every stage
-    python -m studies.heads.run --pages              # the tables alone
+    python -m studies.heads.run --pages              # the tables and pictures alone
     python -m studies.heads.run --tiny FOLDER        # all of it but the sealed text, in seconds
 
 FILE holds compressed GPT-2 tokens, as ``python -m studies.corpus.build CORPUS`` writes them; TEXTS
@@ -28,6 +28,7 @@ import torch
 
 from recipes.engine.provenance import provenance
 from studies.corpus.build import FILE
+from studies.heads.figure import draw
 from studies.heads.models import AR, FLAT, HDLM, MASKS, Arm
 from studies.heads.pages import BEGIN, EPS, EXPLORED, HEADS, PAGE, PROCESSES, arms, tables
 from studies.heads.sizes import TINY, Sizes
@@ -312,13 +313,15 @@ def main(words: Sequence[str] | None = None) -> None:
         help="read the finished runs on the sealed text",
     )
     parser.add_argument("--estimate", action="store_true", help="print the seconds of every stage")
-    parser.add_argument("--pages", action="store_true", help="write the tables alone")
+    parser.add_argument("--pages", action="store_true", help="write the tables and pictures")
     parser.add_argument("--tiny", type=Path, metavar="FOLDER", help="all stages at tiny sizes")
     options = parser.parse_args(words)
     torch.set_num_threads(1)
     if options.pages:
         text = page_of(options.page, options.out, Sizes())
         options.page.write_text(text, encoding="utf-8")
+        images = options.page.parents[1] / "images"
+        draw(json.loads(options.out.read_text(encoding="utf-8")), Sizes(), images)
         return
     if options.tiny is not None:
         options.out = options.tiny / "results.json"
