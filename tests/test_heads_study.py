@@ -194,7 +194,6 @@ def test_the_study_runs_once_and_fills_the_page(tmp_path, monkeypatch):
     assert len(result["costs"]) == len(run.ARMS) == 14
     assert all(cost["flops"] > 0 for cost in result["costs"].values())
     assert len(result["search"]) == 15 and len(result["runs"]) == 28
-    assert len(result["explored"]) == 2 * 2 and all("| 1e-06" in n for n in result["explored"])
     assert not [*(tmp_path / "states").iterdir()]
     page = tmp_path / "heads.md"
     assert "| AR | adaptive |" in page.read_text()

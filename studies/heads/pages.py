@@ -15,10 +15,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "studies" / "heads.md"
 BEGIN = "<!-- tables: python -m studies.heads.run WORK -->"
 PROCESSES = (MASKS, AR, HDLM)
 HEADS = (FLAT, ADAPTIVE, *TREES)
-EXPLORED = (MASKS,)
-"""Processes that are also trained with another eps of AdamW."""
-EPS = 1e-6
-"""That eps."""
 MARKS = {"steps": "equal steps", "flops": "equal FLOPs", "seconds": "equal seconds"}
 
 Entry = Mapping[str, Any]
@@ -27,24 +23,19 @@ Found = Mapping[Arm, Mapping[int, Entry]]
 """Runs by arm and seed."""
 
 
-def runs_of(result: Entry, kind: str = "runs") -> Found:
-    """Return the runs of a kind, by default those of the comparison, by arm and seed."""
+def runs_of(result: Entry) -> Found:
+    """Return the runs of the comparison by arm and seed."""
     found: dict[Arm, dict[int, Entry]] = {}
-    for name, run in result.get(kind, {}).items():
-        process, head, _, seed, *_ = name.split(" | ")
+    for name, run in result.get("runs", {}).items():
+        process, head, _, seed = name.split(" | ")
         found.setdefault(Arm(process, head), {})[int(seed)] = run
     return found
 
 
 def paired(found: Found, one: Arm, other: Arm, value: Value) -> list[float]:
     """Return the differences of two arms, a value for each seed that both have."""
-    return differences(found.get(one, {}), found.get(other, {}), value)
-
-
-def differences(
-    runs: Mapping[int, Entry], others: Mapping[int, Entry], value: Value
-) -> list[float]:
-    """Return the differences of runs by seed, a value for each seed that both have."""
+    runs = found.get(one, {})
+    others = found.get(other, {})
     return [value(runs[seed]) - value(others[seed]) for seed in sorted(runs) if seed in others]
 
 
@@ -106,7 +97,6 @@ def tables(result: Entry, sizes: Sizes) -> str:
         _trees(found),
         _classes(found, sizes),
         _curve(found, sizes),
-        _explored(found, runs_of(result, "explored"), len(sizes.bins)),
     )
     return "\n\n".join(parts)
 
@@ -247,30 +237,3 @@ def _curve(found: Found, sizes: Sizes) -> str:
         "fifth window of the search, one draw, by step."
     )
     return f"{title}\n\n" + table(["process", *map(str, steps)], rows)
-
-
-def _explored(found: Found, explored: Found, rare: int) -> str:
-    """Return the table of the runs with another eps, each beside the run of its seed above."""
-    rows = []
-    for process in EXPLORED:
-        flat = Arm(process, FLAT)
-        for arm in (flat, Arm(process, "semantic")):
-            runs = explored.get(arm, {})
-            before = found.get(arm, {})
-            less = interval(differences(runs, explored.get(flat, {}), at("steps")), 4, "+")
-            row = [
-                process,
-                arm.head,
-                ", ".join(f"{at('steps')(run):.4f}" for _, run in sorted(runs.items())) or MISSING,
-                interval(differences(runs, before, at("steps")), 4, "+"),
-                interval(differences(runs, before, part_of(rare)), 4, "+"),
-                "-" if arm == flat else less,
-            ]
-            rows.append(row)
-    title = (
-        f"**With an eps of AdamW of {EPS:g}** in place of 1e-9, equal steps: nats per token of "
-        "each seed, the difference from the runs above, the part of the last class in it, and the "
-        "difference from the layer over tokens with this eps."
-    )
-    heading = ["process", "layer", "nats", "less 1e-9", "part of the last class", "less tokens"]
-    return f"{title}\n\n" + table(heading, rows)

@@ -30,7 +30,7 @@ from recipes.engine.provenance import provenance
 from studies.corpus.build import FILE
 from studies.heads.figure import draw
 from studies.heads.models import AR, FLAT, HDLM, MASKS, Arm
-from studies.heads.pages import BEGIN, EPS, EXPLORED, HEADS, PAGE, PROCESSES, arms, tables
+from studies.heads.pages import BEGIN, HEADS, PAGE, PROCESSES, arms, tables
 from studies.heads.sizes import TINY, Sizes
 from studies.heads.text import SEARCH, TEST, Text, prepare, sealed_windows
 from studies.heads.training import (
@@ -103,8 +103,7 @@ class Study:
     def result(self) -> dict[str, Any]:
         """Return the content of the result file."""
         if not self.out.exists():
-            kinds = ("costs", "search", "runs", "sealed", "explored")
-            return {"starts": [], **{kind: {} for kind in kinds}}
+            return {"starts": [], "costs": {}, "search": {}, "runs": {}, "sealed": {}}
         return json.loads(self.out.read_text(encoding="utf-8"))
 
     def run(self) -> None:
@@ -120,12 +119,6 @@ class Study:
             if not self._make("search", self.searched(), lambda _: marks, evaluation, SEARCH):
                 time.sleep(PAUSE)  # other processes make what is left, and may extend the search
         self._make("runs", self.compared(), lambda run: self.marks(run.arm), evaluation, TEST)
-        self.explore(evaluation)
-
-    def explore(self, evaluation: Evaluation) -> None:
-        """Make the runs with another eps of AdamW, after the comparison: see protocol.md."""
-        marks = {"steps": self.sizes.steps}
-        self._make("explored", self.explored(), lambda _: marks, evaluation, TEST)
 
     def complete(self, kind: str, runs: Iterable[Run]) -> bool:
         """Return whether the result file has all of these runs."""
@@ -237,13 +230,6 @@ class Study:
         for seed in self.sizes.seeds:
             for arm in ARMS:
                 yield Run(arm, self.best(arm.head), seed)
-
-    def explored(self) -> Iterator[Run]:
-        """Yield the runs with another eps of AdamW, process by process."""
-        for process in EXPLORED:
-            for seed in self.sizes.seeds:
-                for head in (FLAT, "semantic"):
-                    yield Run(Arm(process, head), self.best(head), seed, EPS)
 
     def marks(self, arm: Arm) -> dict[str, int]:
         """Return the steps at which a run is compared with the layer over tokens.

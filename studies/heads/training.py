@@ -32,18 +32,16 @@ UNMEASURED = 2
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its arm, learning rate in units of the base, seed, and eps of AdamW."""
+    """A run: its arm, learning rate in units of the base, and seed."""
 
     arm: Arm
     factor: float
     seed: int
-    eps: float = OPTIMIZER.eps
 
     @property
     def name(self) -> str:
         """Name in the result file."""
-        name = f"{self.arm.name} | {self.factor:g} | {self.seed}"
-        return name if self.eps == OPTIMIZER.eps else f"{name} | {self.eps:g}"
+        return f"{self.arm.name} | {self.factor:g} | {self.seed}"
 
     @property
     def file(self) -> str:
@@ -68,7 +66,7 @@ class Training:
         self.run = run
         self.text = text
         self.steps = 0
-        config = replace(OPTIMIZER, lr=OPTIMIZER.lr * run.factor, eps=run.eps)
+        config = replace(OPTIMIZER, lr=OPTIMIZER.lr * run.factor)
         self.config = config
         self.model = Model(run.arm, work, run.seed, text.sizes)
         self.average = Average(self.model, config.ema)
